@@ -1,6 +1,7 @@
 """Score files: the scores of all documents, the same bytes for any workers, reused by updates."""
 
 import json
+import math
 import random
 
 import numpy as np
@@ -15,7 +16,7 @@ from gristmill.pipeline.planning import units
 from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter, describe_stage
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest import load_manifest
-from gristmill.shards.score_file import ScoreTable
+from gristmill.shards.score_file import BIN_EDGES, ScoreTable, find_bins
 from gristmill.shards.verify import verify
 from gristmill.steps import (
     Deduplicate,
@@ -205,7 +206,7 @@ def test_a_damaged_file_is_named(mill, data):
 def test_parts_of_a_cell_join_to_the_block_of_the_whole(tmp_path_factory, parts):
     """Whatever the number of parts and the order of their records."""
     root = tmp_path_factory.mktemp("parts")
-    steps = [Scores(max_digit_ratio=0.5)]
+    steps = [Scores(max_digit_ratio=0.3), Scores(max_digit_ratio=0.2)]  # long numbers do not reach the second
     layout = describe_stage("web", 0, [steps])
     numbers = {number: None for part in parts for number in part}  # each document once
 
@@ -218,7 +219,10 @@ def test_parts_of_a_cell_join_to_the_block_of_the_whole(tmp_path_factory, parts)
         writer = ScoreWriter(layout, steps)
         for positions in cells:
             batch = make_batch(positions)
-            writer.add(0, batch, steps[0].apply(batch, 0))
+            for number, step in enumerate(steps):
+                applied = step.apply(batch, 0)
+                writer.add(number, batch, applied)
+                batch = applied.batch
             writer.end_batch()
         writer.end_cell()
         return writer.write(OutputStem(root, stem, "r", syncs=False))
@@ -229,6 +233,23 @@ def test_parts_of_a_cell_join_to_the_block_of_the_whole(tmp_path_factory, parts)
     joined.join_cell(root, [block for index, piece in enumerate(pieces) for block in write([piece], f"part{index}")])
     made = joined.write(OutputStem(root, "joined", "r", syncs=False))
     assert [block.read(root) for block in made] == [block.read(root) for block in whole]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.floats(),
+            st.floats(0, 1),
+            st.sampled_from(BIN_EDGES.tolist()).flatmap(
+                lambda edge: st.sampled_from([edge, math.nextafter(edge, -math.inf), math.nextafter(edge, math.inf)])
+            ),
+        )
+    )
+)
+def test_bins_are_those_of_a_search_in_their_edges(numbers):
+    values = np.array(numbers, np.float64)
+    assert find_bins(values).tolist() == np.searchsorted(BIN_EDGES, values, side="right").tolist()
 
 
 def test_rows_follow_records_whose_order_a_step_changes():

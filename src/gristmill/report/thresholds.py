@@ -95,9 +95,9 @@ def _find_judged_rows(table: ScoreTable, step: ScoredStep) -> NDArray[np.bool_]:
 def _make_curve(rule: ThresholdRule, values: NDArray[np.float64]) -> RuleCurve:
     threshold = rule.thresholds[0]
     assert threshold is not None
-    spread = np.quantile(values, np.linspace(0, 1, _POSITIONS - 1), method="lower")
-    thresholds = np.unique(np.append(spread, threshold))
     ordered = np.sort(values)
+    spread = ordered[np.floor((len(values) - 1) * np.linspace(0, 1, _POSITIONS - 1)).astype(np.int64)]
+    thresholds = np.unique(np.append(spread, threshold))
     if is_minimum(rule.name):
         kept_counts = len(values) - np.searchsorted(ordered, thresholds, side="left")
     else:

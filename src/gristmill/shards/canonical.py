@@ -98,7 +98,7 @@ def canonicalize_array(array: pa.Array) -> pa.Array:
         if pa.types.is_nested(kind) or _is_binary(kind):
             array = _clear_nulls(array, valid)
     buffers, children = _storage(array, kind, valid)
-    validity = None if valid is None else _pack(valid)
+    validity = None if valid is None else pack_bits(valid)
     num_nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
     return pa.Array.from_buffers(kind, len(array), [validity, *buffers], num_nulls, children=children)
 
@@ -127,7 +127,7 @@ def _storage(
         data = array.buffers()[2]
         return [offsets, pa.py_buffer(b"") if data is None else data.slice(start, stop - start)], None
     if pa.types.is_boolean(kind):
-        return [_pack(array.fill_null(False).to_numpy(zero_copy_only=False))], None
+        return [pack_bits(array.fill_null(False).to_numpy(zero_copy_only=False))], None
     return [_canonicalize_fixed_width(array, kind.bit_width // 8, valid)], None
 
 
@@ -172,7 +172,7 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _pack(bits: NDArray[np.bool_]) -> pa.Buffer:
+def pack_bits(bits: NDArray[np.bool_]) -> pa.Buffer:
     """Pack bits into a bitmap whose last byte is filled up with zeros."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))
 

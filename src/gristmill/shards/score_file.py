@@ -1,7 +1,7 @@
 """Score files: what the filters of a run have measured in every document that reached them, kept or dropped.
 
 There is one file for each source and stage in which a step measures, `scores/<source>/stage-1.arrow`: an Arrow stream
-compressed with zstd, one row for each document, one block for each cell, so that files are joined without decoding.
+compressed with LZ4, one row for each document, one block for each cell, so that files are joined without decoding.
 Within a block rows are sorted by origin: their order depends neither on tasks nor on workers. Columns:
 
 * `origin`: file, position and part of the document;
@@ -11,7 +11,7 @@ Within a block rows are sorted by origin: their order depends neither on tasks n
 * `<step>.table`: where a step has thresholds by language, 0 or 1 + the index of the language; null as above.
 
 A second step of the same name is `<step>-2`. The schema's metadata `gristmill.scores` holds the `ScoreLayout` as JSON.
-Cost: about 50 bytes a document with 22 scores.
+Cost: about 70 bytes a document with 26 scores.
 """
 
 from __future__ import annotations
@@ -43,10 +43,20 @@ if TYPE_CHECKING:
 LAYOUT_VERSION = 1
 LANGUAGE = "language"
 METADATA_KEY = b"gristmill.scores"
-_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1), use_threads=False)
+# zstd takes three times as long: Arrow makes a new context for each buffer, and a block has about 60 small ones.
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 BIN_EDGES = np.array([*(number / 100 for number in range(101)), *(2 ** (number / 4) for number in range(1, 161))])
 """The lower edges of the bins of histograms: hundredths up to 1, then four for each doubling. Bin 0 is below 0."""
+_BIN_OF_0 = 1
+
+# The first bits of a number (sign, exponent, eight of the mantissa) leave at most two bins. The first entry is for all
+# numbers below 2^-7, the last one for all from 2^40 on.
+_SHIFT = 44
+_FIRST, _LAST = (int(np.float64(number).view(np.int64)) >> _SHIFT for number in (2**-7, 2**40))
+_LEAST = np.array([-np.inf, *(np.arange(_FIRST + 1, _LAST + 1) << _SHIFT).view(np.float64)])
+_BIN_OF_LEAST = np.searchsorted(BIN_EDGES, _LEAST, side="right")
+_NEXT_EDGE = np.append(BIN_EDGES, np.nan)[_BIN_OF_LEAST]
 
 
 class ScoredStep(StepScores, frozen=True, kw_only=True):
@@ -98,32 +108,61 @@ class ScoreEncoder:
         return stream_header(self.schema)
 
     def block(self, rows: pa.RecordBatch) -> pa.Buffer:
-        """Encode the rows of one cell, in the order of their origins."""
+        """Encode the canonical rows of one cell, in the order of their origins."""
         origin = rows.column(ORIGIN)
         keys = [origin.field(name).to_numpy(zero_copy_only=False) for name in ("part", "position", "file")]
         order = np.lexsort(keys)
         if np.any(np.diff(order) != 1):
-            rows = rows.take(pa.array(order))
+            rows = canonicalize_batch(rows.take(pa.array(order)), self.schema)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.schema, options=_WRITE_OPTIONS) as stream:
-            stream.write_batch(canonicalize_batch(rows, self.schema))
+            stream.write_batch(rows)
         return sink.getvalue()[len(self.header()) : -len(STREAM_END)]
 
     def footer(self) -> bytes:
         return STREAM_END
 
 
-def count_bins(rows: pa.RecordBatch, layout: ScoreLayout) -> dict[str, Counter[int]]:
-    """Count the values of each score by the bins of `BIN_EDGES`."""
-    counts = {}
-    for step in layout.steps:
-        for score in step.scores:
-            name = step.column(score.name)
-            values = rows.column(name).drop_null().to_numpy(zero_copy_only=False)
-            numbers = np.bincount(np.searchsorted(BIN_EDGES, values, side="right"))
-            bins = np.flatnonzero(numbers)
-            counts[name] = Counter(dict(zip(bins.tolist(), numbers[bins].tolist(), strict=True)))
-    return counts
+class ScoreHistograms:
+    """Counts the values of each score by the bins of `BIN_EDGES`."""
+
+    def __init__(self, layout: ScoreLayout) -> None:
+        scores = [(step.column(score.name), score.is_whole) for step in layout.steps for score in step.scores]
+        self._dtypes = {name: np.dtype(np.int64 if is_whole else np.float64) for name, is_whole in scores}
+        self._counts = np.zeros((len(scores), len(BIN_EDGES) + 1), np.int64)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Count the values of canonical rows, in which nulls are stored as 0."""
+        for (name, dtype), counts in zip(self._dtypes.items(), self._counts, strict=True):
+            column = rows.column(name)
+            values = np.frombuffer(column.buffers()[1], dtype).astype(np.float64, copy=False)
+            counts[:] += np.bincount(find_bins(values), minlength=len(counts))
+            counts[_BIN_OF_0] -= column.null_count
+
+    def list_bins(self) -> dict[str, list[tuple[int, int]]]:
+        """For each column the bins that are not empty, with their counts."""
+        filled = [np.flatnonzero(counts) for counts in self._counts]
+        return {
+            name: list(zip(bins.tolist(), counts[bins].tolist(), strict=True))
+            for name, counts, bins in zip(self._dtypes, self._counts, filled, strict=True)
+        }
+
+
+def find_bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Find the bin of each value: what a search in `BIN_EDGES` would find, in a third of its time.
+
+    >>> find_bins(np.array([-1.0, 0.0, 0.29, 1.0, 2.0**40, np.nan])).tolist()
+    [0, 1, 30, 101, 261, 261]
+    """
+    if np.isnan(values.sum()):
+        values = np.where(np.isnan(values), np.inf, values)
+    entries = values.view(np.int64) >> _SHIFT
+    entries -= _FIRST
+    np.maximum(entries, 0, out=entries)
+    np.minimum(entries, _LAST - _FIRST, out=entries)
+    bins: NDArray[np.int64] = _BIN_OF_LEAST[entries]
+    bins += values >= _NEXT_EDGE[entries]
+    return bins
 
 
 def add_histograms(counts: Iterable[Mapping[str, Sequence[tuple[int, int]]]]) -> dict[str, list[tuple[int, int]]]:

@@ -16,14 +16,15 @@ import pyarrow as pa
 
 from gristmill.core.records import ORIGIN
 from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks
+from gristmill.shards.canonical import canonicalize_array, canonicalize_batch, pack_bits
 from gristmill.shards.manifest import StoredFile
 from gristmill.shards.score_file import (
     LANGUAGE,
     ScoredStep,
     ScoreEncoder,
+    ScoreHistograms,
     ScoreLayout,
     add_histograms,
-    count_bins,
 )
 from gristmill.storage.commit import PendingFile
 
@@ -73,7 +74,6 @@ class ScoreWriter:
     """Collects the scores of the records of a task, cell by cell, and writes a block for each."""
 
     def __init__(self, layout: ScoreLayout, steps: Sequence[LocalStep]) -> None:
-        self._layout = layout
         self._encoder = ScoreEncoder(layout)
         described = (step.describe_scores() is not None for step in steps)
         scored = iter(layout.steps)
@@ -81,7 +81,7 @@ class ScoreWriter:
         """For each step of the stage what it measures."""
         self._cell: list[pa.RecordBatch] = []
         self._batch: _ScoredBatch | None = None
-        self._bins: dict[str, Counter[int]] = {}
+        self._histograms = ScoreHistograms(layout)
         self._num_rows = 0
         self._blocks: list[pa.Buffer] = []
 
@@ -106,22 +106,26 @@ class ScoreWriter:
         for part in parts:
             content = b"".join((self._encoder.header(), part.read(root), self._encoder.footer()))
             self._cell += pa.ipc.open_stream(pa.py_buffer(content))
+        self._cell = self._join_batches()
         self.end_cell()
 
     def end_cell(self) -> None:
         """Encode the rows of the cell as one block."""
-        rows = pa.concat_batches(self._cell) if self._cell else None
+        for rows in self._join_batches() if len(self._cell) > 1 else self._cell:
+            if rows.num_rows:
+                self._histograms.add(rows)
+                self._num_rows += rows.num_rows
+                self._blocks.append(self._encoder.block(rows))
         self._cell = []
-        if rows is not None and rows.num_rows:
-            for name, bins in count_bins(rows, self._layout).items():
-                self._bins.setdefault(name, Counter()).update(bins)
-            self._num_rows += rows.num_rows
-            self._blocks.append(self._encoder.block(rows))
+
+    def _join_batches(self) -> list[pa.RecordBatch]:
+        """Join the rows of the cell so far into one batch, if there are any."""
+        return [canonicalize_batch(pa.concat_batches(self._cell), self._encoder.schema)] if self._cell else []
 
     @property
     def histograms(self) -> dict[str, list[tuple[int, int]]]:
         """For each score the bins that are not empty, with their counts."""
-        return {name: sorted(bins.items()) for name, bins in self._bins.items()}
+        return self._histograms.list_bins() if self._num_rows else {}
 
     def write(self, stem: OutputStem) -> list[ScoreBlocks]:
         """Write all blocks to a file of the task; no file if there are none."""
@@ -144,26 +148,27 @@ class _ScoredBatch:
         self._num_rows = batch.num_rows
         self._rows = np.arange(batch.num_rows)
         """For each record that is left the number of its row."""
-        self._columns: dict[str, tuple[NDArray[np.int64], NDArray[Any] | pa.Array]] = {}
-        """For each column the numbers of the rows that have a value, and the values."""
+        self._measured: list[_MeasuredRows] = []
+        self._languages: tuple[NDArray[np.int64], pa.StringArray] | None = None
+        """The numbers of the rows that have a language, and the languages."""
         if language_column in batch.schema.names:
             languages = batch.column(language_column)
             if pa.types.is_string(languages.type) or pa.types.is_large_string(languages.type):
-                self._columns[LANGUAGE] = self._rows, languages.cast(pa.string())
+                self._languages = self._rows, languages.cast(pa.string())
 
     def put(self, step: ScoredStep, applied: StepResult) -> None:
         """Put down what a step has measured in the records that reached it."""
         scores = applied.scores
         if scores is None:
             return
-        for name, values in scores.values.items():
-            self._columns[step.column(name)] = self._rows, values
         codes = applied.codes if applied.codes is not None else np.zeros(len(self._rows), np.uint8)
-        self._columns[step.column("reason")] = self._rows, codes
+        columns = {step.column(name): values for name, values in scores.values.items()}
+        columns[step.column("reason")] = codes
         if scores.tables is not None:
-            self._columns[step.column("table")] = self._rows, scores.tables.astype(np.uint16)
+            columns[step.column("table")] = scores.tables
+        self._measured.append(_MeasuredRows(self._rows, columns))
         if scores.languages is not None:
-            self._columns[LANGUAGE] = self._rows, scores.languages
+            self._languages = self._rows, scores.languages
 
     def follow(self, batch: pa.RecordBatch, applied: StepResult) -> None:
         """Find the rows of the records that a step has left."""
@@ -189,23 +194,53 @@ class _ScoredBatch:
             self._num_rows += len(new_records)
 
     def make_rows(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Make the rows of the file."""
-        columns = [
-            self._spread(field, *self._columns[field.name])
-            if field.name in self._columns
-            else pa.nulls(self._num_rows, field.type)
-            for field in list(schema)[1:]
-        ]
-        return pa.RecordBatch.from_arrays([pa.concat_arrays(self._origins), *columns], schema=schema)
+        """Make the rows of the file, in canonical form."""
+        origins = self._origins[0] if len(self._origins) == 1 else pa.concat_arrays(self._origins)
+        columns = {ORIGIN: canonicalize_array(origins), LANGUAGE: canonicalize_array(self._spread_languages())}
+        for measured in self._measured:
+            columns |= measured.make_columns(schema, self._num_rows)
+        unmeasured = {name: np.empty(0) for name in schema.names if name not in columns}
+        columns |= _MeasuredRows(np.empty(0, np.int64), unmeasured).make_columns(schema, self._num_rows)
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
-    def _spread(self, field: pa.Field, rows: NDArray[np.int64], values: NDArray[Any] | pa.Array) -> pa.Array:
-        """Put values into their rows; the others are null."""
-        array = pa.array(values, field.type)
-        if len(rows) == self._num_rows and array.null_count == 0 and bool((rows[:-1] < rows[1:]).all()):
-            return array
+    def _spread_languages(self) -> pa.StringArray:
+        """Put languages into their rows; the others are null."""
+        if self._languages is None:
+            return pa.nulls(self._num_rows, pa.string())
+        rows, languages = self._languages
+        if _are_all_rows(rows, self._num_rows):
+            return languages
         places = np.full(self._num_rows, -1, np.int64)
         places[rows] = np.arange(len(rows))
-        return array.take(pa.array(places, mask=places < 0))
+        return languages.take(pa.array(places, mask=places < 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredRows:
+    """The numbers of the rows that reached a step, and columns of what it has measured in them."""
+
+    rows: NDArray[np.int64]
+    columns: dict[str, NDArray[Any]]
+
+    def make_columns(self, schema: pa.Schema, num_rows: int) -> dict[str, pa.Array]:
+        """Put values into their rows; the others are null. The form of the arrays is canonical."""
+        places = slice(None) if _are_all_rows(self.rows, num_rows) else self.rows
+        has_value = np.zeros(num_rows, np.bool_)
+        has_value[places] = True
+        num_nulls = num_rows - int(np.count_nonzero(has_value))
+        validity = pack_bits(has_value) if num_nulls else None
+        arrays = {}
+        for name, values in self.columns.items():
+            kind = schema.field(name).type
+            spread = np.zeros(num_rows, kind.to_pandas_dtype())
+            spread[places] = values
+            arrays[name] = pa.Array.from_buffers(kind, num_rows, [validity, pa.py_buffer(spread)], num_nulls)
+        return arrays
+
+
+def _are_all_rows(rows: NDArray[np.int64], num_rows: int) -> bool:
+    """Whether these are the numbers of all rows, in order."""
+    return len(rows) == num_rows and bool((rows[:-1] < rows[1:]).all())
 
 
 def _list_origins(batch: pa.RecordBatch) -> list[tuple[int, int, int]]:
