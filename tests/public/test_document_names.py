@@ -59,6 +59,7 @@ OTHER_NAMES = {
         "nolock",
         "runpy",
         "uv",
+        "val_check_interval",
         "vm",
     ),
     *("zstdcat", "Unreleased"),

@@ -219,6 +219,9 @@ TRAINING = {
     "gristmill.order": ["ORDER_VERSION", "Mixture", "Permutation"],
     "gristmill.stream": ["Accounting", "Batch", "Collate", "Stream"],
     "gristmill.stream.torch": ["TorchDataset", "TorchLoader", "TorchRows"],
+    "gristmill.stream.trainers.accelerate": ["AccelerateLoader"],
+    "gristmill.stream.trainers.lightning": ["StreamDataModule"],
+    "gristmill.stream.trainers.transformers": ["StreamTrainer", "StreamTrainerMixin"],
 }
 STREAM = {
     "data": EMPTY,
