@@ -1,12 +1,14 @@
 """The scheduler at the size of a cluster, and Ray beside processes.
 
     python -m benchmarks.cluster simulate --workers 10000 --tasks 1000000
+    python -m benchmarks.cluster memory
     python -m benchmarks.cluster ray --megabytes 64
     python -m benchmarks.cluster store --bucket s3://bench --megabytes 96
 
 `simulate` has no data and no Ray: workers are objects that answer at once, so what remains is the scheduler's own
-processor time and memory. `ray` tokenizes and packs the same texts with two workers of each kind. `store` does it from
-the disk to the disk and from a bucket to the bucket, which the environment must lead to, each in a process of its own.
+processor time and memory. `memory` runs a stage of up to a million units with such workers. `ray` tokenizes and packs
+the same texts with two workers of each kind. `store` does it from the disk to the disk and from a bucket to the bucket,
+which the environment must lead to, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import sys
 import tempfile
 import time
 from collections import deque
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gristmill.engine.backend import Died, Ready, Results
@@ -38,9 +42,10 @@ class SimulatedWorker:
     pid = None
     node = None
 
-    def __init__(self, number: int, events: deque) -> None:
+    def __init__(self, number: int, events: deque, result: object) -> None:
         self.name = f"simulated {number}"
         self._events = events
+        self._result = result
 
     def assign(self, spec) -> None:
         if spec is not None:
@@ -48,7 +53,7 @@ class SimulatedWorker:
 
     def send(self, chunk) -> int:
         results = ChunkResults()
-        results.values = [None] * len(chunk.items)
+        results.values = [self._result] * len(chunk.items)
         self._events.append(Results(self, chunk.number, results, last=True, num_bytes=100))
         return 100
 
@@ -70,13 +75,14 @@ class SimulatedBackend:
     can_kill = True
     is_local = False
 
-    def __init__(self) -> None:
+    def __init__(self, result: object = None) -> None:
         self._events: deque = deque()
         self._num_workers = 0
+        self._result = result
 
     def start(self, place, *, avoid_node=None) -> SimulatedWorker:
         self._num_workers += 1
-        return SimulatedWorker(self._num_workers, self._events)
+        return SimulatedWorker(self._num_workers, self._events, self._result)
 
     def wait(self, timeout) -> list:
         return [self._events.popleft() for _ in range(min(_EVENTS_IN_A_TURN, len(self._events)))]
@@ -110,6 +116,68 @@ def simulate(num_workers: int, num_tasks: int) -> dict[str, float]:
         "seconds_to_first_result": started - before,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def run_units(num_units: int, num_workers: int) -> float:
+    """Run a stage of units with simulated workers, as a run of 64 MiB for each unit does; return the peak in MiB.
+
+    Units, tasks, receipts on a disk and the results of the stage are real; no file is read or written.
+    """
+    import gristmill as gm
+    from gristmill import Recipe, steps
+    from gristmill.core.records import SourceFile
+    from gristmill.pipeline.planning.units import UNIT_BYTES
+    from gristmill.pipeline.stages.input_units import InputUnits
+    from gristmill.pipeline.stages.options import RunOptions
+    from gristmill.pipeline.stages.outputs.unit_output import choose_final_output
+    from gristmill.pipeline.stages.receipts import Receipts
+    from gristmill.pipeline.stages.runner import StageResults, StageRunner
+    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
+    from gristmill.pipeline.stages.unit_tasks import list_units
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "in.jsonl").write_text('{"text": "one"}\n')
+        recipe = Recipe(
+            sources={"web": steps.Read(read=str(folder / "in.jsonl"))},
+            steps=[steps.Length(min_chars=1), steps.Write(format="jsonl")],
+            output=str(folder / "out"),
+        )
+        plan = gm.plan(recipe)
+        files = tuple(
+            SourceFile(f"/{number}.jsonl", f"{number}.jsonl", min(1000, num_units - number) * UNIT_BYTES, "1", number)
+            for number in range(0, num_units, 1000)
+        )
+        source = replace(plan.sources[0], files=files)
+        plan = replace(plan, sources=(source,))
+        output = choose_final_output(plan, source.output_schema)
+        stage = SourceStage(source.read, source.schema, source.stages[0].steps, output, "read", None)
+        context = StageContext(plan.output, "00000001", 0, 0.01, {"web": stage}, None, None)
+        pool = WorkerPool("processes", partial(SimulatedBackend, SliceResult(split_files=[], books=[])))
+        receipts, finished = Receipts(folder / "receipts.jsonl"), Receipts(folder / "finished.jsonl")
+        options = RunOptions(backend="processes", workers=num_workers, progress=False)
+        runner = StageRunner(plan, options, receipts, finished, pool)
+        units = list_units(InputUnits(plan, runner, context, "").prepare_units(source))
+        assert len(units) == num_units, (len(units), num_units)
+        runner.run(context, units, "simulation")
+        assert sum(1 for _ in StageResults(runner, units)) == num_units
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure_memory(num_workers: int) -> dict[str, float]:
+    """Return the peak memory of stages of 1,000, 100,000 and 1,000,000 units, each in a process of its own."""
+    peaks = {}
+    for num_units in (1000, 100_000, 1_000_000):
+        words = ["units", str(num_units), str(num_workers)]
+        peaks[f"peak_mib_{num_units}"] = float(_run_here(words))
+    return peaks
+
+
+def _run_here(words: list[str]) -> str:
+    """Run one command of this module in a process of its own; return what it prints."""
+    command = [sys.executable, "-m", "benchmarks.cluster", *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, float]:
@@ -147,10 +215,7 @@ def compare_with_store(bucket: str, num_megabytes: int, tokenizer: str) -> dict[
         for number in range(2):
             for side, folder in (("local", name), ("store", attempt)):
                 words = ["pack", f"{folder}/in.jsonl", f"{folder}/out-{number}", tokenizer]
-                run = subprocess.run(
-                    [sys.executable, "-m", "benchmarks.cluster", *words], check=True, capture_output=True, text=True
-                )
-                seconds[side] = min(float(run.stdout), seconds.get(side, float("inf")))
+                seconds[side] = min(float(_run_here(words)), seconds.get(side, float("inf")))
     return {**seconds, "ratio": seconds["store"] / seconds["local"]}
 
 
@@ -195,11 +260,20 @@ def main() -> None:
     single = commands.add_parser("pack", help="one run, as `store` starts it")
     for name in ("source", "output", "tokenizer"):
         single.add_argument(name)
+    memory = commands.add_parser("memory")
+    memory.add_argument("--workers", type=int, default=1000)
+    stage = commands.add_parser("units", help="one stage, as `memory` starts it")
+    stage.add_argument("units", type=int)
+    stage.add_argument("workers", type=int)
     arguments = parser.parse_args()
     if arguments.command == "pack":
         print(pack(arguments.source, arguments.output, arguments.tokenizer))
     elif arguments.command == "store":
         print(json.dumps(compare_with_store(arguments.bucket, arguments.megabytes, arguments.tokenizer), indent=2))
+    elif arguments.command == "units":
+        print(run_units(arguments.units, arguments.workers))
+    elif arguments.command == "memory":
+        print(json.dumps(measure_memory(arguments.workers), indent=2))
     elif arguments.command == "simulate":
         print(json.dumps(simulate(arguments.workers, arguments.tasks), indent=2))
     else:

@@ -2,18 +2,22 @@
 
 import tracemalloc
 
-from benchmarks.cluster import simulate
+from benchmarks.cluster import run_units, simulate
 
 
-def measure(num_tasks):
+def measure(function, *numbers):
     tracemalloc.start()
     try:
-        assert simulate(50, num_tasks)["tasks"] == num_tasks
+        function(*numbers)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
 def test_memory_of_the_scheduler_does_not_grow_with_tasks():
-    measure(100)
-    assert measure(4000) < measure(400) + 200_000
+    measure(simulate, 50, 100)
+    assert measure(simulate, 50, 4000) < measure(simulate, 50, 400) + 200_000
+
+
+def test_a_stage_of_simulated_workers():
+    assert run_units(20, 4) > 1

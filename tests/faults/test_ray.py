@@ -24,7 +24,7 @@ from gristmill.engine.backends import ray as ray_backend
 from gristmill.engine.parallel_run import make_pool
 from gristmill.engine.ray_workers import cluster
 from gristmill.engine.tasks import Task, run_tasks
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning import packed_list, units
 
 pytest.importorskip("ray")
 
@@ -52,6 +52,7 @@ def ray(nodes, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", nodes.environment["RAY_ADDRESS"])
     monkeypatch.setattr(units, "UNIT_BYTES", 60_000)
     monkeypatch.setattr(units, "MIN_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(packed_list, "_PACKED_ITEMS", 2)
     return nodes
 
 

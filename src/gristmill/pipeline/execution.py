@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from gristmill.pipeline.stages.run_status import ProgressWatch
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
 from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
 from gristmill.pipeline.stages.unit_task_run import STORE_COUNT
+from gristmill.pipeline.stages.unit_tasks import list_units
 from gristmill.storage.commit import remove_temporaries
 from gristmill.storage.wait_clock import StoreUse
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.slice_task import SliceResult
-    from gristmill.pipeline.stages.unit_tasks import StageUnit
+    from gristmill.pipeline.stages.unit_tasks import StageUnit, UnitList
     from gristmill.shards.manifest import Decontaminated, Deduplicated, Manifest, StoredFile
     from gristmill.shards.score_file import ScoreLayout
     from gristmill.storage.leases.output_lock import HeldOutput
@@ -62,7 +63,7 @@ class _SourceProgress:
     """The progress of one source: its units in the next stage, and what the stages before it have recorded."""
 
     plan: SourcePlan
-    units: list[StageUnit]
+    units: UnitList
     stage_number: int = 0
     """Number of the next stage."""
     entry_account: str | None = "read"
@@ -151,7 +152,7 @@ class Execution:
         publish_report(self._plan.output, manifest, self._held, self._plan.recipe.num_samples, times)
 
     def _run_stages(self) -> list[_SourceProgress]:
-        context = self._make_context([_SourceProgress(source, []) for source in self._plan.sources])
+        context = self._make_context([_SourceProgress(source, list_units()) for source in self._plan.sources])
         inputs = InputUnits(self._plan, self._runner, context, self._salt)
         inputs.unpack_files()
         sources = [
@@ -164,7 +165,7 @@ class Execution:
             active = [source for source in sources if num_rounds - number <= len(source.plan.stages)]
             context = self._make_context(active)
             desc = f"stage {number + 1} of {num_rounds}" if num_rounds > 1 else "running"
-            self._runner.run(context, [unit for source in active for unit in source.units], desc)
+            self._runner.run(context, chain.from_iterable(source.units for source in active), desc)
             for source in active:
                 self._collect_results(source)
                 publish.check_quarantine(self._plan, source.plan.name, source.books)
@@ -172,9 +173,7 @@ class Execution:
             self._pass_barriers(active, context)
         return sources
 
-    def _take_needed_units(
-        self, units: Iterator[StageUnit], context: StageContext, source: SourcePlan
-    ) -> list[StageUnit]:
+    def _take_needed_units(self, units: Iterator[StageUnit], context: StageContext, source: SourcePlan) -> UnitList:
         """Take all units, or only those with the first records where the first barrier needs no others.
 
         Units have to be run to know how many records they leave. They run in waves of 1, 2, 4, … units, so that few
@@ -183,7 +182,7 @@ class Execution:
         stage = source.stages[0]
         # Where records are assigned to splits on the way, any unit may hold some that the barrier does not count.
         if stage.global_step is None or not source.is_limited or any(step.splits_added() for step in stage.steps):
-            return list(units)
+            return list_units(units)
         num_left: dict[str, float] = {}
         for split in {file.split or TRAIN for file in source.files}:
             max_records = stage.global_step.max_first(split)
@@ -201,7 +200,7 @@ class Execution:
                     for file in result.split_files:
                         num_left[file.split] -= file.rows
             wave_size *= 2
-        return needed
+        return list_units(needed)
 
     def _make_context(self, sources: Sequence[_SourceProgress]) -> StageContext:
         stages = {
@@ -304,10 +303,10 @@ class Execution:
             fingerprint.describe_steps([*(outcome.prepended_steps or [step]), *stage.steps]),
             fingerprint.describe_steps(self._plan.output_steps) if stage.global_step is None else None,
         )
-        source.units = [
+        source.units = list_units(
             replace(unit, fingerprint=fingerprint.of(unit.fingerprint, described))
             for unit in outcome.units.get(source.plan.name, [])
-        ]
+        )
 
     def _pack_leftovers(self, source: _SourceProgress, context: StageContext) -> None:
         """Pack the documents that units have left over, if there can be any, into more units of the source."""
@@ -319,7 +318,10 @@ class Execution:
         leftover_units, counters = pack_leftovers(self._runner, context, output, source.units, source.results)
         account = source.books[-1]
         account.counters.update(counters)
-        source.units = sorted([*source.units, *leftover_units], key=lambda unit: unit.epoch)
+        epochs = sorted({unit.epoch for unit in source.units})
+        source.units = list_units(
+            unit for epoch in epochs for unit in chain(source.units, leftover_units) if unit.epoch == epoch
+        )
         source.results = StageResults(self._runner, source.units)
         check_utilisation(output.pack, source.plan.name, account)
 

@@ -17,7 +17,7 @@ from gristmill.core.splits import TRAIN
 from gristmill.pipeline.stages.stored import StoredInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.planning.plan import Plan
@@ -34,7 +34,7 @@ class BarrierSource:
     """A source at a barrier: the units of the stage that has ended, and the result of each."""
 
     name: str
-    units: Sequence[StageUnit]
+    units: Collection[StageUnit]
     results: Iterable[SliceResult]
     """One result for each unit, in order. Every iteration reads them from their receipts again."""
 
@@ -57,8 +57,8 @@ class BarrierRun:
 class BarrierOutcome:
     """The decision of a barrier: the units of the next stage, and how their records enter it."""
 
-    units: Mapping[str, list[StageUnit]]
-    """Units of the next stage by source, with fingerprints that tell what the barrier did to their records."""
+    units: Mapping[str, Iterable[StageUnit]]
+    """Units of the next stage by source, iterated once; fingerprints tell what the barrier did to their records."""
     entry_account: str | None
     """Name of the account that counts the records coming in; None: the prepended steps account for them."""
     prepended_steps: tuple[LocalStep, ...] = ()

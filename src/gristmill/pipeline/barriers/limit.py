@@ -57,7 +57,7 @@ class LimitBarrier:
     step: Limit
 
     def pass_sources(self, sources: Sequence[BarrierSource], run: BarrierRun) -> BarrierOutcome:  # noqa: ARG002
-        units = {source.name: list(self._limit_units(source)) for source in sources}
+        units = {source.name: self._limit_units(source) for source in sources}
         return BarrierOutcome(units=units, entry_account=self.step.name)
 
     def _limit_units(self, source: BarrierSource) -> Iterator[StageUnit]:

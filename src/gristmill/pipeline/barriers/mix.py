@@ -154,7 +154,7 @@ class MixBarrier:
                 raise UsageError(
                     f"mix: of a size of {mix.size:,} {mix.by} nothing is left for {name}", help="choose a larger size"
                 )
-            units[name] = list(self._select_units(inputs[name], shares[name].whole_epochs, bound))
+            units[name] = self._select_units(inputs[name], shares[name].whole_epochs, bound)
         return BarrierOutcome(units=units, entry_account=mix.name)
 
     def _run_tasks(

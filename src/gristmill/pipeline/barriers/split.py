@@ -18,7 +18,7 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.steps.split import AssignSplit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
@@ -67,12 +67,10 @@ class SplitBarrier:
         return BarrierOutcome(units=units, entry_account=None, prepended_steps=(assign,))
 
 
-def _pass_units(source: BarrierSource) -> list[StageUnit]:
-    return [
-        replace(unit, inputs=tuple(list_stored_inputs(result)))
-        for unit, result in source.unit_results()
-        if result.split_files
-    ]
+def _pass_units(source: BarrierSource) -> Iterator[StageUnit]:
+    for unit, result in source.unit_results():
+        if result.split_files:
+            yield replace(unit, inputs=tuple(list_stored_inputs(result)))
 
 
 def _find_bounds(split: Split, sources: Sequence[BarrierSource], run: BarrierRun) -> tuple[int, int]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from gristmill.core.json_text import is_json, reason_for_json
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import step_parameters
-from gristmill.core.records import RECORD
+from gristmill.core.records import RECORD, SourceFile
 from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
+from gristmill.pipeline.planning.packed_list import PackedList
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_into_slices, make_units
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
 from gristmill.steps.records.columns import list_value_columns
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gristmill.core.records import SourceFile
     from gristmill.pipeline.planning.split_stages import Stage
-    from gristmill.pipeline.planning.units import Unit, UnitCut
+    from gristmill.pipeline.planning.units import UnitCut
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
 
@@ -122,7 +122,7 @@ class SourcePlan:
         """Outline what the run will do; `choose_unit_cut` is told the bytes after a unit."""
         sizes = {file.id: self._estimate_unpacked_bytes(file) for file in self.files}
         to_unpack = [file for file in self.files if self.must_unpack(file) and find_codec(file.relative) is not None]
-        units = list(make_units(self.files, self.cell_sizes, self._estimate_pieces, unit_scale))
+        num_units, num_tasks = self._count_tasks(choose_unit_cut, unit_scale)
         stages = [
             [*(step.name for step in stage.all_steps), *(output_steps if stage.global_step is None else ())]
             for stage in self.stages
@@ -137,8 +137,8 @@ class SourcePlan:
             pieces_bytes=sum(sizes[file.id] for file in to_unpack),
             num_unpacked_files=len(to_unpack),
             stages=[["read", *stages[0]], *stages[1:]],
-            num_units=len(units),
-            num_tasks=self._count_tasks(units, choose_unit_cut),
+            num_units=num_units,
+            num_tasks=num_tasks,
             columns=_describe_columns(self.output_schema),
             stored_columns=self._estimate_stored_columns(sum(sizes.values())),
             stored_copies=[stage.global_step.disk_copies for stage in self.stages if stage.global_step is not None],
@@ -146,13 +146,17 @@ class SourcePlan:
             is_sample=self.is_sample,
         )
 
-    def _count_tasks(self, units: Sequence[Unit], choose_unit_cut: Callable[[int], UnitCut]) -> int:
+    def _count_tasks(self, choose_unit_cut: Callable[[int], UnitCut], unit_scale: int) -> tuple[int, int]:
+        """Count the units and the tasks of its first stage."""
+        units = PackedList(
+            make_units(self.files, self.cell_sizes, self._estimate_pieces, unit_scale), shared_types=(SourceFile,)
+        )
         num_tasks = 0
         bytes_after = sum(unit.num_bytes for unit in units)
         for unit in units:
             bytes_after -= unit.num_bytes
             num_tasks += len(cut_into_slices(unit, choose_unit_cut(bytes_after), self._estimate_cell_sizes))
-        return num_tasks
+        return len(units), num_tasks
 
     def _estimate_stored_columns(self, unpacked: int) -> list[dict[str, int]]:
         """Estimate what each barrier stores, by column, if nothing is filtered."""

@@ -30,7 +30,7 @@ from gristmill.steps.read import CELL_BYTES
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -134,7 +134,7 @@ def write_mixed_lane(
     plan: Plan,
     runner: StageRunner,
     stage: StageContext,
-    sources: Mapping[str, tuple[Sequence[StageUnit], Iterable[SliceResult]]],
+    sources: Mapping[str, tuple[Collection[StageUnit], Iterable[SliceResult]]],
 ) -> MixedLane:
     """Interleave the training records of all sources, which their last units hold back, and write them."""
     sequences = {

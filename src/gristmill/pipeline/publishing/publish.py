@@ -36,7 +36,7 @@ from gristmill.shards.manifest import MIXED, Deduplicated, InputFile, Manifest, 
 from gristmill.shards.token_rows import CHATS, TOKENS, is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -66,7 +66,7 @@ class FinishedSource:
     """A source after its last stage: the books of all stages, and the units of the last one in order."""
 
     books: list[Account]
-    units: Sequence[StageUnit]
+    units: Collection[StageUnit]
     results: Iterable[SliceResult]
     """One result for each unit. Every iteration reads them from their receipts again."""
     quarantine: list[StoredFile]

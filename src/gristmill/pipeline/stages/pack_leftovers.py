@@ -29,7 +29,7 @@ def pack_leftovers(
     runner: StageRunner,
     stage: StageContext,
     output: PackedRows,
-    units: Sequence[StageUnit],
+    units: Iterable[StageUnit],
     results: Iterable[SliceResult],
 ) -> tuple[list[StageUnit], Counter[str]]:
     """Pack the leftovers of a source's units into more units, and count what they add to the account of `pack`.

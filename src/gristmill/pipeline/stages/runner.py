@@ -21,7 +21,7 @@ from gristmill.pipeline.stages.poison import find_poison
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.stages.stage_context import set_up_worker
 from gristmill.pipeline.stages.unit_task_run import run_measured, run_unit_task
-from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks
+from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks, list_units
 from gristmill.pipeline.stages.unpack import UnpackResult
 from gristmill.pipeline.work_folder import work_path
 from gristmill.storage.checksums import compute_file_checksum
@@ -71,9 +71,9 @@ class StageRunner:
         self.root = plan.output
         self.files = KnownFiles(plan.output)
 
-    def run(self, stage: StageContext, units: Sequence[StageUnit], desc: str) -> None:
+    def run(self, stage: StageContext, units: Iterable[StageUnit], desc: str) -> None:
         """Run the units that have no receipt yet."""
-        undone = [unit for unit in units if self.find_result(unit) is None]
+        undone = list_units(unit for unit in units if self.find_result(unit) is None)
         if not undone:
             return
         options = self._choose_options(stage)
@@ -227,7 +227,7 @@ class _StageReceipts:
 class StageResults:
     """The results of units, in order, read from their receipts: decoded, all of them would be ten times as large."""
 
-    def __init__(self, runner: StageRunner, units: Sequence[StageUnit]) -> None:
+    def __init__(self, runner: StageRunner, units: Iterable[StageUnit]) -> None:
         self._runner = runner
         self._units = units
 

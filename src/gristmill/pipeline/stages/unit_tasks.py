@@ -9,23 +9,26 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from gristmill.core.recipe import AUTO
+from gristmill.core.records import SourceFile
 from gristmill.engine.tasks import NOT_READY, Task
 from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.planning.packed_list import PackedList
+from gristmill.pipeline.planning.source_plan import SourcePlan
 from gristmill.pipeline.planning.units import Span, Unit, UnitCut, can_cut_cells, choose_cut, cut_into_slices
 from gristmill.pipeline.stages.join import JoinTask, merge_unjoined
 from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask, measure_input
 from gristmill.pipeline.work_folder import work_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from typing import Literal
 
     from gristmill.engine.tasks import NotReady
-    from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import UnitInput
 
@@ -49,6 +52,10 @@ class StageUnit:
     def size(self) -> int:
         """How much input it has."""
         return sum(map(measure_input, self.inputs))
+
+
+UnitList: TypeAlias = PackedList[StageUnit]
+list_units = partial(UnitList, shared_types=(SourceFile, SourcePlan))
 
 
 class ReceiptBook(Protocol):
@@ -105,7 +112,7 @@ class UnitTasks:
     """The tasks of units that have no receipt yet. To be iterated while `finish_task` is told of every result."""
 
     def __init__(
-        self, units: Sequence[StageUnit], stage: StageContext, chooser: CutChooser, receipts: ReceiptBook
+        self, units: Collection[StageUnit], stage: StageContext, chooser: CutChooser, receipts: ReceiptBook
     ) -> None:
         self._units = units
         self._stage = stage
