@@ -137,7 +137,15 @@ def test_receipts(mill, finished, victim, receipts, path):
 
 
 @pytest.mark.parametrize(
-    "link", [".gristmill", ".gristmill/work", ".gristmill/units.jsonl", ".gristmill/receipts.jsonl", ".gristmill-lock"]
+    "link",
+    [
+        ".gristmill",
+        ".gristmill/work",
+        ".gristmill/stored",
+        ".gristmill/units.jsonl",
+        ".gristmill/receipts.jsonl",
+        ".gristmill-lock",
+    ],
 )
 def test_links_where_a_run_writes(mill, finished, victim, link):
     place = mill.output / link

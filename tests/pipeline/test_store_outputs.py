@@ -93,7 +93,9 @@ def assert_complete(output, manifest):
     ), rest
     kept = (parse_location(output) / ".gristmill/units.jsonl").read_bytes().decode()
     assert not [path for path in rest if path.startswith(".gristmill/receipts")]
-    assert not [path for path in rest if path.startswith(".gristmill/work") and f'"{path}"' not in kept]
+    assert not [
+        path for path in rest if path.startswith((".gristmill/work", ".gristmill/stored")) and f'"{path}"' not in kept
+    ]
     assert gm.open_dataset(output).verify().problems == []
 
 

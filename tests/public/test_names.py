@@ -191,6 +191,7 @@ SIGNATURES = {
         "identity": "mtime",
         "keep_dropped": None,
         "keep_scores": "file",
+        "work": None,
         "storage_options": None,
         "allow_empty": False,
         "report": None,

@@ -41,7 +41,10 @@ from gristmill.engine.pinning import PINS, Pin
 @click.option("--timeout", type=float, metavar="SECONDS", help="Longest time for about 4 MiB of input.")
 @click.option("--update", is_flag=True, help="Rebuild a changed dataset, reusing shards that are still valid.")
 @click.option("--overwrite", is_flag=True, help="Rebuild the dataset from scratch.")
-@click.option("--keep-work", is_flag=True, help="Keep the work folder in the output.")
+@click.option(
+    "--work", metavar="URL", help="Where intermediate data goes, as in the recipe: a folder, or --work s3://bucket/tmp."
+)
+@click.option("--keep-work", is_flag=True, help="Keep the work folder in the output, and intermediate data.")
 @click.option("--monitor", is_flag=True, help="Show CPU and memory of each worker.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only warnings and the result.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the plan first, and all counts of the books at the end.")
@@ -72,6 +75,7 @@ def command(
     events: str | None,
     ray_address: str | None,
     stall_timeout: float,
+    work: str | None,
     allow_endpoints: tuple[str, ...],
     *,
     update: bool,
@@ -132,4 +136,4 @@ def command(
             events=EventLog(events) if events else None,
         )
         output = Output(started, quiet=quiet, verbose=verbose, as_json=as_json)
-        run_and_print(recipe, overrides, options, output, limit=limit, pool=pool)
+        run_and_print(recipe, overrides, options, output, limit=limit, work=work, pool=pool)

@@ -27,6 +27,7 @@ from gristmill.pipeline.stages.options import RunOptions
 from gristmill.recipe.load import load_recipe
 from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.shards.manifest import Manifest
+from gristmill.storage.locations import parse_location
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,19 @@ class Output:
 
 
 def run_and_print(
-    recipe: str, overrides: Sequence[str], options: RunOptions, output: Output, *, limit: int | None, pool: WorkerPool
+    recipe: str,
+    overrides: Sequence[str],
+    options: RunOptions,
+    output: Output,
+    *,
+    limit: int | None,
+    work: str | None,
+    pool: WorkerPool,
 ) -> None:
     """Run a recipe in a pool that may have workers already, and print what happened to every record."""
     loaded = load_recipe(recipe, overrides)
+    if work is not None:  # relative to the current folder, as all paths of a command are
+        loaded = msgspec.structs.replace(loaded, work=str(parse_location(work).absolute()))
     if not runs_user_code(step for _, step in loaded.all_steps()):
         block_pandas_import()
     show_plan = partial(_show_plan, quiet=output.quiet, verbose=output.verbose)

@@ -9,6 +9,7 @@ from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.tables import print_wrapped
 from gristmill.core.quantities import format_count
 from gristmill.pipeline.stages.run_status import RunStatus, read_status
+from gristmill.pipeline.work_folder import find_intermediate_folder
 from gristmill.storage.locations import parse_location
 
 _SILENT_SECONDS = 60.0
@@ -24,14 +25,18 @@ def command(out: str, *, as_json: bool) -> None:
     Reads only the work folder, so it can be asked from any machine that sees OUT, and disturbs nothing. A run writes
     its status every five seconds.
     """
-    status = read_status(parse_location(out))
+    output = parse_location(out)
+    status, work = read_status(output), find_intermediate_folder(output)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode({"status": status})).decode())
+        described = {"status": status, "work": None if work is None else str(work)}
+        click.echo(msgspec.json.format(msgspec.json.encode(described)).decode())
     elif status is None:
         click.echo(f"{out}: finished; no run is working there")
         click.echo(f"next: gristmill inspect {out}")
     else:
         _print_status(out, status)
+    if work is not None and not as_json:
+        print_wrapped(f"  intermediate data: {work}")
 
 
 def _print_status(out: str, status: RunStatus) -> None:

@@ -55,6 +55,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """Write dropped records to `dropped/`: 20 for each source, step and reason, or all."""
     keep_scores: Literal["file"] | None = "file"
     """Whether what filters by scores measure in every document, kept or dropped, goes to `scores/`. None: no."""
+    work: str | None = None
+    """A folder or URL for intermediate data, which goes when the run succeeds. None: the output. Shapes no bytes."""
     storage_options: Mapping[str, Any] | None = None
     """How the stores of this recipe are reached: `endpoint`, `region`, `profile`, `anonymous`. Never a secret."""
     allow_empty: bool = False
@@ -71,6 +73,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             ("sources", sources),
             ("steps", tuple(self.steps)),
             ("output", os.fspath(self.output)),
+            ("work", None if self.work is None else os.fspath(self.work)),
             ("unit_bytes", parse_byte_size("unit_bytes", self.unit_bytes)),
             ("slice_bytes", AUTO if self.slice_bytes == AUTO else parse_byte_size("slice_bytes", self.slice_bytes)),
         ):
@@ -144,6 +147,7 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
         ("mixture", None),
         ("keep_dropped", None),
         ("keep_scores", "file"),
+        ("work", None),
         ("storage_options", None),
         ("allow_empty", False),
         ("report", None),
@@ -202,6 +206,8 @@ def _check_numbers(recipe: Recipe) -> None:
         raise UsageError("a recipe needs at least one source", key="sources")
     if not recipe.output:
         raise UsageError("a recipe needs an output folder", key="output")
+    if recipe.work == "":
+        raise UsageError("work is empty", help="name a folder or URL, or leave the key out", key="work")
     if not 0 <= recipe.max_quarantine <= 1:
         raise UsageError(
             f"max_quarantine must be a share from 0 to 1, not {recipe.max_quarantine}", key="max_quarantine"

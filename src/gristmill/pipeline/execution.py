@@ -97,6 +97,9 @@ class Execution:
         if options.overwrite:
             work_folder.remove_work_folder(plan.output, paths_to_keep=_list_spooled_files(plan))
         remove_temporaries(plan.output, None)
+        self._work = work_folder.open_intermediate_folder(plan.output, plan.work, run_id)
+        if self._work != plan.output:
+            remove_temporaries(self._work, None)
         if plan.plugins:
             record_plugins(plan.output, plan.plugins, run_id)
         self._receipts = open_receipts(plan.output / work_folder.RECEIPTS, run_id, held.check)
@@ -104,8 +107,10 @@ class Execution:
         watch = ProgressWatch(
             plan.output, run_id, options.backend, stall_timeout=options.stall_timeout, stops=options.stop_on_stall
         )
-        self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts, pool, watch)
-        self._node_check = write_node_check(plan.output, plan.sources, run_id) if options.backend == "ray" else None
+        self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts, self._work, pool, watch)
+        self._node_check = (
+            write_node_check([plan.output, self._work], plan.sources, run_id) if options.backend == "ray" else None
+        )
         self._deduplicated: list[Deduplicated] = []
         self._decontaminated: list[Decontaminated] = []
 
@@ -131,7 +136,8 @@ class Execution:
             lane = self._write_mixed_lane(sources)
             manifest = publish.publish(self._plan, finished, self._held, self._deduplicated, lane, self._decontaminated)
         except BaseException:
-            remove_temporaries(self._plan.output, self._run_id)  # of workers that ended in the middle of a file
+            for folder in {self._plan.output, self._work}:
+                remove_temporaries(folder, self._run_id)  # of workers that ended in the middle of a file
             raise
         finally:
             self._receipts.close()
@@ -217,6 +223,7 @@ class Execution:
         recipe = self._plan.recipe
         return StageContext(
             self._plan.output,
+            self._work,
             self._run_id,
             recipe.seed,
             recipe.max_quarantine,
@@ -332,7 +339,9 @@ class Execution:
         unit_results = {source.plan.name: (source.units, source.results) for source in sources}
         from gristmill.pipeline.publishing.mixed_lane import write_mixed_lane  # noqa: PLC0415  (few recipes need it)
 
-        return write_mixed_lane(self._plan, self._runner, self._make_context([]), unit_results)
+        # What was held back for the lane is in the output, beside the shards.
+        context = replace(self._make_context([]), work=self._plan.output)
+        return write_mixed_lane(self._plan, self._runner, context, unit_results)
 
     def _make_empty_books(self, source: _SourceProgress) -> list[Account]:
         """Make the books of a stage that no record came to."""

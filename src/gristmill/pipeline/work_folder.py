@@ -1,21 +1,29 @@
 """The output folder and the work folder in it: the names of what a run keeps there, and who owns it.
 
 Nothing that Gristmill did not make is deleted. All paths below `.gristmill` are spelled here.
+
+Intermediate data, which one stage leaves for the next, is in the work folder too, or where `work` in the recipe says.
+There a run makes a folder of its own, whose name and content hold a token. The same token is in a pointer in the work
+folder. So whoever has the output finds the data, and nothing without the token is ever deleted.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gristmill.core.errors import UsageError
 from gristmill.shards.manifest import MANIFEST
-from gristmill.storage.commit import remove_temporaries
-from gristmill.storage.locations import StorePath, list_files_below, list_names
+from gristmill.storage.commit import make_folder, remove_temporaries, write_file
+from gristmill.storage.known_files import KnownFiles
+from gristmill.storage.locations import StorePath, list_files_below, list_names, parse_location
 from gristmill.storage.lock import LOCK_NAME
-from gristmill.storage.stored_paths import path_below
+from gristmill.storage.stored_paths import StoredName, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -37,14 +45,24 @@ STATUS = f"{WORK_FOLDER}/status.json"
 _IN_PROCESS_MARKER = f"{WORK_FOLDER}/in-process"
 """There while a run works in its own process. One that is found without a run was left by a run that died."""
 _TASK_FILES = f"{WORK_FOLDER}/work"
+_INTERMEDIATE_DATA = f"{WORK_FOLDER}/stored"
 _SPOOLED_RECORDS = f"{WORK_FOLDER}/records"
-_WRITTEN_IN_PLACE = (_TASK_FILES, _SPOOLED_RECORDS, RECEIPTS, UNIT_RECEIPTS)
+_WRITTEN_IN_PLACE = (_TASK_FILES, _INTERMEDIATE_DATA, _SPOOLED_RECORDS, RECEIPTS, UNIT_RECEIPTS)
 """What a run writes into or appends to. A link there could lead to files of others."""
+_POINTER = f"{WORK_FOLDER}/intermediate.json"
+"""Where the intermediate data is, if it is not in the work folder."""
+_OWNER = "gristmill-owner.json"
+"""In a folder of intermediate data: the output that it belongs to."""
 
 
 def work_path(name: str) -> str:
     """Return where a run puts a file until it is published, relative to the output folder."""
     return f"{_TASK_FILES}/{name}"
+
+
+def stored_path(name: str) -> str:
+    """Return where a run puts intermediate data, relative to the output folder or to the recipe's own place for it."""
+    return f"{_INTERMEDIATE_DATA}/{name}"
 
 
 def spool_path(source: str, name: str) -> str:
@@ -143,7 +161,11 @@ def remove_files(output: Location, paths: Iterable[str]) -> None:
 
 
 def remove_work_folder(output: Location, paths_to_keep: Collection[str] = ()) -> None:
-    """Remove the work folder except for some files, and all temporary files of runs that were killed."""
+    """Remove the work folder except for some files, and all temporary files of runs that were killed.
+
+    Intermediate data that is elsewhere goes first: without the pointer nobody would find it again.
+    """
+    remove_intermediate_data(output)
     if isinstance(output, StorePath):
         work_files = (f"{WORK_FOLDER}/{path}" for path, _ in list_files_below(output / WORK_FOLDER))
         remove_files(output, [path for path in work_files if path not in paths_to_keep and not is_lease_path(path)])
@@ -167,3 +189,107 @@ def _find_work_folder(output: Location) -> Location:
     if isinstance(work, Path) and work.is_symlink():
         raise UsageError(f"{work} is a symbolic link, not a folder that a run made", help="remove the link")
     return work
+
+
+class IntermediatePointer(msgspec.Struct, frozen=True, kw_only=True):
+    """The place that a run has made for its intermediate data: `folder/gristmill-TOKEN`."""
+
+    folder: str
+    """What the recipe says, as an absolute path or a URL."""
+    token: StoredName
+
+    def locate(self) -> Location:
+        return parse_location(self.folder) / f"gristmill-{self.token}"
+
+
+class IntermediateOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """The note in a folder of intermediate data about the output that it belongs to."""
+
+    token: str
+    output: str
+
+
+def find_intermediate_folder(output: Location) -> Location | None:
+    """Find the folder of intermediate data of an unfinished run; None if it is in the work folder, or there is none."""
+    pointer = _read_pointer(output)
+    return None if pointer is None else pointer.locate()
+
+
+def open_intermediate_folder(output: Location, folder: Location | None, run_id: str) -> Location:
+    """Make the folder of a run's intermediate data, or find that of the run which is resumed; None: the output.
+
+    What an earlier run has left in another place is removed: this run cannot use it.
+    """
+    pointer = _read_pointer(output)
+    if pointer is not None and (folder is None or pointer.folder != str(folder)):
+        remove_intermediate_data(output)
+        pointer = None
+    if folder is None:
+        return output
+    if pointer is None:
+        pointer = IntermediatePointer(folder=str(folder), token=secrets.token_hex(8))
+        write_file(output / _POINTER, msgspec.json.encode(pointer), run_id)
+    place = pointer.locate()
+    if not _is_ours(place, pointer):
+        owner = IntermediateOwner(token=pointer.token, output=str(output))
+        make_folder(place)
+        write_file(place / _OWNER, msgspec.json.encode(owner), run_id)
+    return place
+
+
+def remove_intermediate_data(output: Location) -> None:
+    """Remove the folder of intermediate data that the pointer of an output names, and then the pointer."""
+    pointer = _read_pointer(output)
+    if pointer is None:
+        return
+    place = pointer.locate()
+    if _is_ours(place, pointer):
+        remove_temporaries(place, None)
+        # Its name last: what is interrupted is removed the next time.
+        remove_files(place, [path for path, _ in list_files_below(place) if path != _OWNER])
+        remove_files(place, [_OWNER])
+        if isinstance(place, Path) and not any(place.iterdir()):
+            place.rmdir()
+    (output / _POINTER).unlink(missing_ok=True)
+
+
+def _read_pointer(output: Location) -> IntermediatePointer | None:
+    path = output / _POINTER
+    return decode_stored(path.read_bytes(), IntermediatePointer, path) if path.is_file() else None
+
+
+def _is_ours(place: Location, pointer: IntermediatePointer) -> bool:
+    """Tell whether a folder is the one that was made for this pointer, and no link to another one."""
+    if isinstance(place, Path) and place.is_symlink():
+        return False
+    path = place / _OWNER
+    return path.is_file() and decode_stored(path.read_bytes(), IntermediateOwner, path).token == pointer.token
+
+
+class RunFiles:
+    """The files that receipts name: those of the output, and intermediate data, which may be elsewhere."""
+
+    def __init__(self, output: Location, intermediate: Location) -> None:
+        self._output = output
+        self._intermediate = intermediate
+        self._output_files = KnownFiles(output)
+        self._intermediate_files = self._output_files if intermediate == output else KnownFiles(intermediate)
+
+    def locate(self, path: str) -> Location:
+        """Return where a file is."""
+        return path_below(self._intermediate if _is_intermediate(path) else self._output, path)
+
+    def find_size(self, path: str) -> int | None:
+        """Return the size of a file; None if there is none."""
+        return self._choose(path).find_size(path)
+
+    def add(self, path: str, num_bytes: int) -> None:
+        """Note a file that was written."""
+        self._choose(path).add(path, num_bytes)
+
+    def _choose(self, path: str) -> KnownFiles:
+        return self._intermediate_files if _is_intermediate(path) else self._output_files
+
+
+def _is_intermediate(path: str) -> bool:
+    return path.startswith(f"{_INTERMEDIATE_DATA}/")

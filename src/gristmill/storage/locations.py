@@ -63,6 +63,10 @@ class StorePath:
         """The folder that contains it."""
         return StorePath(self._url.rpartition("/")[0])
 
+    def absolute(self) -> StorePath:
+        """Return the path itself: a URL is absolute."""
+        return self
+
     def exists(self) -> bool:
         """Tell whether there is an object of this name, or a folder."""
         return self.is_file() or self.is_dir()

@@ -103,7 +103,7 @@ def run_mix(task: Task, context: Context) -> RangeAmounts | RangeKeys:
     pairs = [
         _measure_training_records(payload.mix, batch, stage.seed)
         for stored_input in payload.inputs
-        for batch in stored_input.batches(stage.root)
+        for batch in stored_input.batches(stage.work)
     ]
     keys = np.concatenate([keys for keys, _ in pairs])
     amounts = np.concatenate([amounts for _, amounts in pairs])

@@ -21,7 +21,7 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
 from gristmill.pipeline.stages.outputs.split_files import SplitFile, open_stem
 from gristmill.pipeline.stages.unit_tasks import StageUnit
-from gristmill.pipeline.work_folder import work_path
+from gristmill.pipeline.work_folder import stored_path
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.steps.read import CELL_BYTES
 from gristmill.steps.records.source_column import with_source
@@ -114,14 +114,14 @@ def run_scatter(task: Task, context: Context) -> ScatteredUnit:
     stage: StageContext = context.state
     scatter: ScatterTask = task.payload
     table = pa.Table.from_batches(
-        [batch for stored_input in scatter.inputs for batch in stored_input.batches(stage.root)]
+        [batch for stored_input in scatter.inputs for batch in stored_input.batches(stage.work)]
     )
     batch = table.combine_chunks().to_batches()[0]
     buckets = find_ranges(scatter.shuffle.keys(batch, stage.seed, scatter.epoch), scatter.num_buckets)
     order = np.argsort(buckets, kind="stable")
     batch, buckets = batch.take(pa.array(order)), buckets[order]
     numbers, starts = np.unique(buckets, return_index=True)
-    with open_stream_sink(batch.schema, open_stem(stage.root, scatter.stem, stage.run_id), framed=False) as sink:
+    with open_stream_sink(batch.schema, open_stem(stage.work, scatter.stem, stage.run_id), framed=False) as sink:
         for start, stop in zip(starts, [*starts[1:], len(buckets)], strict=True):
             sink.add(batch.slice(start, stop - start))
         [file] = sink.commit().split_files
@@ -162,7 +162,7 @@ class ShuffleBarrier:
         for unit, result in pairs:
             name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
             inputs = tuple(list_training_inputs(result))
-            payload = ScatterTask(unit.source.name, self.step, inputs, epoch, num_buckets, work_path(name))
+            payload = ScatterTask(unit.source.name, self.step, inputs, epoch, num_buckets, stored_path(name))
             tasks.append(Task(name, payload))
         blocks: dict[int, list[StoredBlock]] = {}
         for scattered in run.runner.run_missing(run_scatter, run.context, tasks, ScatteredUnit, "shuffle"):

@@ -48,7 +48,7 @@ def run_smallest_keys(task: Task, context: Context) -> SmallestKeys:
     stage: StageContext = context.state
     payload: SmallestKeysTask = task.payload
     split = payload.split
-    batches = [batch for stored_input in payload.inputs for batch in stored_input.batches(stage.root)]
+    batches = [batch for stored_input in payload.inputs for batch in stored_input.batches(stage.work)]
     smallest = split.smallest(split.keys(batch, stage.seed) for batch in batches)
     return SmallestKeys(smallest=smallest.tolist(), num_records=sum(batch.num_rows for batch in batches))
 

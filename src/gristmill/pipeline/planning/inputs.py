@@ -24,7 +24,7 @@ from gristmill.storage.paths import find_files, list_files
 from gristmill.storage.urls import find_protocol, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import SourceFile
@@ -60,7 +60,7 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
         return Inputs(read, _add_checksums(make_source_files(name, splits)))
     patterns = [read.read] if isinstance(read.read, str) else read.read
     local = [local_path(pattern) for pattern in patterns if find_protocol(pattern) is None]
-    refuse_own_output(recipe, map(recipe.path, local))
+    refuse_own_output(recipe, [recipe.path(pattern) for pattern in local])
     refuse_unfinished(patterns, recipe.folder)
     listing = _list_files(read, recipe)
     folders = {file.path.rpartition("/")[0] for file in listing.files if find_protocol(file.path) is None}
@@ -96,12 +96,14 @@ def _add_checksums(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
     return tuple(msgspec.structs.replace(file, content=compute_file_checksum(file.path)) for file in files)
 
 
-def refuse_own_output(recipe: Recipe, folders: Iterable[str]) -> None:
+def refuse_own_output(recipe: Recipe, folders: Collection[str]) -> None:
     """Raise `UsageError` for a folder that this recipe itself writes to."""
-    output = Path(os.path.realpath(recipe.path(recipe.output)))
-    for folder in folders:
-        if Path(os.path.realpath(folder)).is_relative_to(output):
-            raise UsageError(
-                f"{folder} is the output of this recipe, which cannot read what it writes",
-                help="choose another output, or name the files to read more exactly",
-            )
+    written = {"output": recipe.output} | ({"work": recipe.work} if recipe.work is not None else {})
+    for key, written_folder in written.items():
+        place = Path(os.path.realpath(recipe.path(written_folder)))
+        for folder in folders:
+            if Path(os.path.realpath(folder)).is_relative_to(place):
+                raise UsageError(
+                    f"{folder} is the {key} of this recipe, which cannot read what it writes",
+                    help=f"choose another {key}, or name the files to read more exactly",
+                )

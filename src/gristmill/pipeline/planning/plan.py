@@ -23,7 +23,7 @@ from gristmill.pipeline.planning.outline import Outline, SourceOutline, propose_
 from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
-from gristmill.pipeline.planning.stores import check_output_store, choose_stores
+from gristmill.pipeline.planning.stores import check_output_store, check_work_place, choose_stores
 from gristmill.pipeline.planning.unite_sources import unite_sources
 from gristmill.pipeline.planning.units import UNIT_BYTES, can_cut_cells, choose_cut
 from gristmill.pipeline.planning.used_plugins import describe_packages, find_used_plugins
@@ -70,6 +70,11 @@ class Plan:
     """Whether only the first records of each source are read, for a quick look."""
     plugins: dict[str, str] = field(default_factory=dict)
     """The packages of steps, barriers and readers that are not built in, as in the manifest."""
+
+    @property
+    def work(self) -> Location | None:
+        """Where intermediate data goes; None: to the output."""
+        return None if self.recipe.work is None else parse_location(self.recipe.path(self.recipe.work))
 
     @property
     def output_steps(self) -> tuple[Step, ...]:
@@ -215,6 +220,8 @@ def make_plan(
     """
     choose_stores(recipe, allowed_endpoints)
     check_output_store(recipe.output, backend)
+    if recipe.work is not None:
+        check_work_place(recipe, backend)
     steps, pack, write = _take_output_steps(recipe)
     check_positions(recipe, is_packed=pack is not None)
     check_joined_lane(recipe)

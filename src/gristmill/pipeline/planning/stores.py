@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import recipe_to_data
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS
+from gristmill.pipeline.work_folder import check_writable
+from gristmill.storage.locations import parse_location
 from gristmill.storage.stores.options import check_endpoint, choose_options, name_bucket, parse_options
 from gristmill.storage.urls import OBJECT_STORES, find_protocol, refuse_secrets
 
@@ -29,6 +33,23 @@ def choose_stores(recipe: Recipe, allowed_endpoints: Collection[str]) -> None:
     check_endpoint(options, allowed_endpoints)
     for url in urls:
         choose_options(url, options)
+
+
+def check_work_place(recipe: Recipe, backend: str) -> None:
+    """Refuse a place for intermediate data that cannot be written, or that is the output or in it."""
+    assert recipe.work is not None
+    check_output_store(recipe.work, backend)
+    work, output = (parse_location(recipe.path(text)) for text in (recipe.work, recipe.output))
+    real_work, real_output = (
+        os.path.realpath(place) if isinstance(place, Path) else str(place) for place in (work, output)
+    )
+    if f"{real_work}/".startswith(f"{real_output}/"):
+        raise UsageError(
+            f"work: {recipe.work} is {'the output' if real_work == real_output else 'inside the output'}",
+            help="choose another folder, or leave the key out: intermediate data then goes to the output",
+            key="work",
+        )
+    check_writable(work)
 
 
 def check_output_store(output: str, backend: str) -> None:

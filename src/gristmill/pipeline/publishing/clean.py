@@ -22,7 +22,7 @@ class CleanResult:
     """The files that `clean` has removed."""
 
     files: list[str]
-    """Paths relative to the folder."""
+    """Paths relative to the folder; of intermediate data that was elsewhere, the whole paths."""
     num_bytes: int
     is_dataset: bool
     """Whether the folder holds a finished dataset, which was not touched."""
@@ -34,7 +34,7 @@ def clean(folder: Location, *, take_over: bool = False) -> CleanResult:
         raise UsageError(f"there is no folder {folder}", help="name the output folder of a run")
     work_folder.check_output_folder(folder)
     with hold_output(folder, MANIFEST, work_folder.LEASE, take_over=take_over) as held:
-        before = _measure_files(folder)
+        before = _measure_files(folder) | _measure_intermediate_files(folder)
         journal.recover_interrupted_publish(folder, held.run_id)
         manifest = journal.find_manifest(folder)
         is_dataset = manifest is not None
@@ -44,9 +44,14 @@ def clean(folder: Location, *, take_over: bool = False) -> CleanResult:
             work_folder.remove_work_folder(folder)
         journal.remove_orphans(folder, manifest, held)
         held.release_old_epochs()
-        after = _measure_files(folder)
+        after = _measure_files(folder) | _measure_intermediate_files(folder)
     removed = sorted(before.keys() - after.keys())
     return CleanResult(removed, sum(before[path] for path in removed), is_dataset)
+
+
+def _measure_intermediate_files(folder: Location) -> dict[str, int]:
+    place = work_folder.find_intermediate_folder(folder)
+    return {} if place is None else {str(place / path): num_bytes for path, num_bytes in list_files_below(place)}
 
 
 def _measure_files(folder: Location) -> dict[str, int]:

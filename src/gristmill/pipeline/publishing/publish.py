@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     )
     from gristmill.storage.leases.output_lock import HeldOutput
 
-_NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "storage_options", "allow_empty", "report")
+_NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "work", "storage_options", "allow_empty", "report")
 
 
 @dataclass(frozen=True, slots=True)

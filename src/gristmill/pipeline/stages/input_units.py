@@ -12,7 +12,7 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, LAYOUT_VERSION, make_units
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.stages.unpack import UnpackResult, UnpackTask, run_unpack
-from gristmill.pipeline.work_folder import work_path
+from gristmill.pipeline.work_folder import stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,13 +76,13 @@ class InputUnits:
             self._run_unpack_tasks([task])
             result = self._runner.find_receipt(task.id, UnpackResult)
             if result is not None:
-                spans = result.make_spans(file, self._plan.output)
+                spans = result.make_spans(file, self._stage.work)
                 yield from spans[num_spans:]
                 num_spans = len(spans)
 
     def _make_unpack_task(self, source: SourcePlan, file: SourceFile, max_cells: int | None) -> Task:
         name = fingerprint.of("unpack", source.read_parameters, file.identity, self._plan.versions, max_cells)
-        return Task(name, UnpackTask(source.name, file, work_path(name), max_cells))
+        return Task(name, UnpackTask(source.name, file, stored_path(name), max_cells))
 
     def _run_unpack_tasks(self, tasks: list[Task]) -> None:
         undone = [task for task in tasks if self._runner.find_receipt(task.id, UnpackResult) is None]

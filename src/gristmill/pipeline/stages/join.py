@@ -108,7 +108,7 @@ def _join_parts(
     books = add_books(part.books for part in parts)
     join_runs([part.part_quarantine for part in parts], [account.step for account in books], stage.max_quarantine)
     output = stage.sources[source].output
-    with output.open_sink(stem, num_slices) as sink:
+    with output.open_sink(stage.place_sink(source, stem), num_slices) as sink:
         for split in sorted({file.split for part in parts for file in part.split_files}):
             files = [file for part in parts for file in part.split_files if file.split == split]
             batches = [batch for file in files for batch in StoredInput(file.data.path, file.rows).batches(stem.root)]

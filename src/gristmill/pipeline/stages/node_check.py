@@ -18,7 +18,7 @@ from gristmill.storage.commit import PendingFile
 from gristmill.storage.locations import Location, measure_file, parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gristmill.pipeline.planning.source_plan import SourcePlan
 
@@ -27,22 +27,24 @@ _HELP = "mount the same file system on every node, or put inputs and output on a
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """A token that the driver has written to the output folder, and one input file of each source with its size."""
+    """A token that the driver has written to its folders, and one input file of each source with its size."""
 
-    location: Location
+    locations: tuple[Location, ...]
+    """In the output folder, and in that of intermediate data if it is another one."""
     token: bytes
     files: tuple[tuple[str, int], ...]
     code: tuple[tuple[str, str], ...] = ()
     """The files of functions, each with a hash over what it imports of the project."""
 
 
-def write_node_check(output: Location, sources: Sequence[SourcePlan], run_id: str) -> NodeCheck:
-    """Write a token to the work folder, which every worker reads before its first task."""
-    location = output / work_path(f"token-{run_id}")
+def write_node_check(folders: Iterable[Location], sources: Sequence[SourcePlan], run_id: str) -> NodeCheck:
+    """Write a token to the folders of a run, which every worker reads before its first task."""
+    locations = tuple(folder / work_path(f"token-{run_id}") for folder in dict.fromkeys(folders))
     token = secrets.token_bytes(16)
-    with PendingFile(location, run_id) as file:
-        file.write(token)
-        file.commit(sync=False)
+    for location in locations:
+        with PendingFile(location, run_id) as file:
+            file.write(token)
+            file.commit(sync=False)
     first_files = [source.files[0] for source in sources if source.files]
     paths = {
         value.path
@@ -53,7 +55,7 @@ def write_node_check(output: Location, sources: Sequence[SourcePlan], run_id: st
         if isinstance(value, Function) and value.path is not None
     }
     return NodeCheck(
-        location,
+        locations,
         token,
         tuple((file.path, file.num_bytes) for file in first_files),
         tuple((path, hash_project_files(path)) for path in sorted(paths)),
@@ -64,12 +66,13 @@ def write_node_check(output: Location, sources: Sequence[SourcePlan], run_id: st
 def check_node(check: NodeCheck) -> None:
     """Raise `ClusterError` if this machine does not see what the driver sees. Once in each process."""
     host = socket.gethostname()
-    try:
-        token = check.location.read_bytes()
-    except (OSError, RemoteStoreError) as error:
-        raise ClusterError(f"node {host} cannot read {check.location}: {error}", help=_HELP) from error
-    if token != check.token:
-        raise ClusterError(f"node {host} sees another folder at {check.location.parent} than the driver", help=_HELP)
+    for location in check.locations:
+        try:
+            token = location.read_bytes()
+        except (OSError, RemoteStoreError) as error:
+            raise ClusterError(f"node {host} cannot read {location}: {error}", help=_HELP) from error
+        if token != check.token:
+            raise ClusterError(f"node {host} sees another folder at {location.parent} than the driver", help=_HELP)
     for path, num_bytes in check.files:
         size = measure_file(parse_location(path))
         if size is None:

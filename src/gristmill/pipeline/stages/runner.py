@@ -23,9 +23,8 @@ from gristmill.pipeline.stages.stage_context import set_up_worker
 from gristmill.pipeline.stages.unit_task_run import run_measured, run_unit_task
 from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks, list_units
 from gristmill.pipeline.stages.unpack import UnpackResult
-from gristmill.pipeline.work_folder import work_path
+from gristmill.pipeline.work_folder import RunFiles, work_path
 from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.known_files import KnownFiles
 from gristmill.storage.sync_thread import SyncThread
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ class StageRunner:
         options: RunOptions,
         receipts: Receipts,
         finished: Receipts,
+        work: Location,
         pool: WorkerPool | None = None,
         watch: ProgressWatch | None = None,
     ) -> None:
@@ -68,8 +68,7 @@ class StageRunner:
         self._finished = finished
         """Receipts of the dataset that is being updated, whose files are reused where they are still valid."""
         self.stopwatch = Stopwatch()
-        self.root = plan.output
-        self.files = KnownFiles(plan.output)
+        self.files = RunFiles(plan.output, work)
 
     def run(self, stage: StageContext, units: Iterable[StageUnit], desc: str) -> None:
         """Run the units that have no receipt yet."""
@@ -128,7 +127,7 @@ class StageRunner:
         with self._open_sync_thread() as sync_thread:
             for task, result in self._start_tasks(function, stage, tasks, desc, options):
                 files = result.files() if isinstance(result, SliceResult) else ()  # others are synced by their tasks
-                sync_thread.add((task.id, result), [file.below(self._plan.output) for file in files])
+                sync_thread.add((task.id, result), [self.files.locate(file.path) for file in files])
         self._receipts.sync()
 
     def _open_sync_thread(self) -> SyncThread[tuple[str, Any]]:
@@ -217,7 +216,7 @@ class _StageReceipts:
 
     def add(self, name: str, result: SliceResult | UnitCut) -> None:
         files = result.files() if isinstance(result, SliceResult) else []
-        self._sync_thread.add((name, result), [file.below(self._runner.root) for file in files])
+        self._sync_thread.add((name, result), [self._runner.files.locate(file.path) for file in files])
 
     def check_files(self, name: str, result: SliceResult) -> None:
         if not has_its_files(self._runner.files, result):
@@ -258,7 +257,7 @@ def _make_lost_files_error(files: str) -> GristmillError:
     )
 
 
-def has_its_files(files: KnownFiles, result: object) -> bool:
+def has_its_files(files: RunFiles, result: object) -> bool:
     """Tell whether the files of a result are there with the sizes that it names."""
     return all(files.find_size(path) == size for path, size in _list_files(result))
 

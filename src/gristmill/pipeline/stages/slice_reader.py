@@ -119,7 +119,7 @@ class SliceReader:
 
     def _read_stored(self, stored_records: StoredRecords) -> Iterator[CellBatch]:
         num_records = 0
-        for number, batch in enumerate(stored_records.batches(self._stage.root, self._stage.seed)):
+        for number, batch in enumerate(stored_records.batches(self._stage.work, self._stage.seed)):
             num_records += batch.num_rows
             if stored_records.is_copy:
                 # The originals have come in before, so the copies are created here. Whoever takes the cell counts its

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter
     from gristmill.pipeline.stages.outputs.sinks import Sink
-    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.slice_task import SliceTask, TrialRows
     from gristmill.pipeline.stages.stage_context import LoadedContext
     from gristmill.steps.read import CellBatch
@@ -78,10 +77,9 @@ class _SliceRun:
             self._scores = ScoreWriter(self._source.score_layout, self._source.steps)
 
     def run(self) -> SliceResult:
-        stem = self._stem
         # No file has its name before its commit, so a task that fails or is killed leaves nothing that counts. Files
         # that were committed before a later one failed are overwritten when the task runs again.
-        with self._open_files, self._open_sink(stem) as sink:
+        with self._open_files, self._open_sink() as sink:
             for cell in self._reader.read_cells():
                 self._begin_cell()
                 sink.add(self._apply_steps_in_pieces(self._enter_cell(cell), cell.texts))
@@ -136,12 +134,12 @@ class _SliceRun:
                 return True
         return bool(self._kernels) and not self._source.output.needs_text
 
-    def _open_sink(self, stem: OutputStem) -> Sink:
+    def _open_sink(self) -> Sink:
         """Open the sink; records of a part of a cell are only stored, because a block holds those of the whole cell."""
         output = self._source.output
         if self._task.part is not None:
-            return open_stream_sink(output.schema, stem)
-        return output.open_sink(stem, self._task.num_slices)
+            return open_stream_sink(output.schema, self._stem)
+        return output.open_sink(self._stage.place_sink(self._task.source, self._stem), self._task.num_slices)
 
     def _open_quarantine(self) -> QuarantineWriter:
         arguments = self._task.source, self._stage.max_quarantine, self._reader.paths

@@ -12,6 +12,8 @@ from gristmill.core.recipe import runs_user_code
 from gristmill.core.step import link_counting_kernels
 from gristmill.engine.worker import nesting
 from gristmill.pipeline.stages.node_check import check_node
+from gristmill.pipeline.stages.outputs.split_files import open_stem
+from gristmill.pipeline.work_folder import stored_path
 from gristmill.runtime.loaded_content import forget_content
 from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.storage.stores.options import choose_options, list_chosen_options
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import QuarantinedRecord, StepResult
     from gristmill.core.step import LocalStep, StepKernel
     from gristmill.pipeline.stages.node_check import NodeCheck
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.shards.score_file import ScoreLayout
     from gristmill.steps.read import Read
@@ -71,6 +74,8 @@ class StageContext:
 
     root: Location
     """The output folder."""
+    work: Location
+    """Where intermediate data is: the output folder, or a folder of its own."""
     run_id: str
     seed: int
     max_quarantine: float
@@ -84,6 +89,12 @@ class StageContext:
     """What workers keep loaded when this stage begins: the content that its steps or those of later stages load."""
     node_check: NodeCheck | None = None
     """What a worker on another machine must see there."""
+
+    def place_sink(self, source: str, stem: OutputStem) -> OutputStem:
+        """Return where the records of a source are written, given where its other files are."""
+        if not self.sources[source].output.is_intermediate:
+            return stem
+        return open_stem(self.work, stored_path(stem.name), self.run_id, syncs=stem.syncs)
 
     @property
     def runs_user_code(self) -> bool:

@@ -143,7 +143,7 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
     path, damage = unpack.file.path, None
     unpacked: PendingFile | None = None
     if find_codec(path) is not None:
-        with PendingFile(stage.root / f"{unpack.stem}.tar", stage.run_id) as unpacked:
+        with PendingFile(stage.work / f"{unpack.stem}.tar", stage.run_id) as unpacked:
             damage = _unpack_tar(path, unpacked, context)
             unpacked.commit()
         path = str(unpacked.path)
@@ -152,7 +152,7 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
     index, starts = index_cells(path, unpack.max_cells)
     content = index.to_bytes()
     index_path = f"{unpack.stem}.tarindex"
-    write_file(stage.root / index_path, content, stage.run_id)
+    write_file(stage.work / index_path, content, stage.run_id)
     firsts = list(range(0, len(starts), CELLS_PER_UNIT))
     borders = [*index.header_offsets([starts[first] for first in firsts] if len(index) else []), index.tar_bytes]
     pieces = [
@@ -221,7 +221,7 @@ class _PieceWriter:
     def _open(self, files: ExitStack, cell: int) -> None:
         if self._stem is not None:
             path = f"{self._stem}-{len(self.pieces)}.piece"
-            self._file = files.enter_context(PendingFile(self._stage.root / path, self._stage.run_id))
+            self._file = files.enter_context(PendingFile(self._stage.work / path, self._stage.run_id))
         self._is_open = True
         self._num_bytes = 0
         self._first_cell = self._last_cell = cell
@@ -230,7 +230,7 @@ class _PieceWriter:
         path = None
         if self._file is not None:
             self._file.commit()
-            path = relative_name(self._file.path, self._stage.root)
+            path = relative_name(self._file.path, self._stage.work)
         self.pieces.append(
             PieceFile(
                 path=path,

@@ -25,7 +25,7 @@ from gristmill.pipeline.barriers.decontaminate.judge import (
 from gristmill.pipeline.barriers.deduplicate.record_files import read_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
-from gristmill.pipeline.work_folder import work_path
+from gristmill.pipeline.work_folder import stored_path, work_path
 from gristmill.shards.manifest import BenchmarkCheck, Decontaminated
 from gristmill.steps.decontaminate.item_index import HIT, build_index
 
@@ -85,7 +85,7 @@ class _Check:
         for unit, result in units:
             name = fingerprint.of(unit.fingerprint, "search", self._described)
             inputs = tuple(list_training_inputs(result))
-            tasks.append(Task(name, SearchTask(unit.source.name, inputs, work_path(name))))
+            tasks.append(Task(name, SearchTask(unit.source.name, inputs, stored_path(name))))
         searched = self._run.runner.run_missing(run_search, context, tasks, SearchedUnit, "decontaminate: searching")
         self._is_common = self._find_common_keys(units, searched)
         context = SearchContext.extend(context, step=self._step, index=self._index, is_common=self._is_common)
@@ -94,7 +94,7 @@ class _Check:
         for task, searched_unit in zip(tasks, searched, strict=True):
             search: SearchTask = task.payload
             name = fingerprint.of(task.id, "judge", commons[search.source], context.keep_dropped, context.seed)
-            judging.append(Task(name, SearchTask(search.source, search.inputs, work_path(name), searched_unit.hits)))
+            judging.append(Task(name, SearchTask(search.source, search.inputs, stored_path(name), searched_unit.hits)))
         return self._run.runner.run_missing(run_judge, context, judging, JudgedUnit, "decontaminate: judging")
 
     def _find_common_keys(
@@ -106,7 +106,7 @@ class _Check:
         for (unit, result), searched_unit in zip(units, searched, strict=True):
             source = unit.source.name
             num_documents[source] += sum(stored.num_rows for stored in list_training_inputs(result))
-            hits = read_records(self._run.context.root, searched_unit.hits, HIT)
+            hits = read_records(self._run.context.work, searched_unit.hits, HIT)
             pairs = np.unique(hits["row"].astype(np.uint64) << np.uint64(32) | hits["key"])
             keys = (pairs & np.uint64(0xFFFFFFFF)).astype(np.int64)
             frequencies[source] += np.bincount(keys, minlength=self._index.num_keys)
@@ -207,7 +207,7 @@ class _Check:
         return described
 
     def _read_findings(self, judged_unit: JudgedUnit) -> NDArray[Any]:
-        return read_records(self._run.context.root, judged_unit.findings, FINDING)
+        return read_records(self._run.context.work, judged_unit.findings, FINDING)
 
     def _name_item(self, passage: int) -> str:
         return self._index.names[self._index.passages[passage].item]

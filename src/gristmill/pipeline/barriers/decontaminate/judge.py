@@ -15,6 +15,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import RecordWriter, r
 from gristmill.pipeline.stages.dropped import SAMPLES, LowestHashSamples
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
+from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.manifest import StoredFile
 from gristmill.steps.decontaminate.item_index import HIT
 from gristmill.storage.commit import PendingFile
@@ -94,7 +95,7 @@ def run_search(task: Task, context: Context) -> SearchedUnit:
     """Find the n-grams of benchmarks in a unit; `context.state` is the `SearchContext`."""
     stage: SearchContext = context.state
     search: SearchTask = task.payload
-    with RecordWriter(open_stem(stage.root, search.stem, stage.run_id), ".hits") as writer:
+    with RecordWriter(open_stem(stage.work, search.stem, stage.run_id), ".hits") as writer:
         for number, (first_row, batch) in enumerate(_read_batches(stage, search)):
             context.at(number)
             context.count(records=batch.num_rows, bytes=batch.nbytes)
@@ -108,16 +109,18 @@ def run_judge(task: Task, context: Context) -> JudgedUnit:
     """Decide which items are in the documents of a unit, and write down the evidence."""
     stage: SearchContext = context.state
     search: SearchTask = task.payload
-    stem = open_stem(stage.root, search.stem, stage.run_id)
+    stem = open_stem(stage.work, search.stem, stage.run_id)
+    # What is published must be in the output: only there a move is cheap.
+    evidence_path = f"{work_path(stem.name)}.evidence.jsonl"
     assert search.hits is not None
-    hits = read_records(stage.root, search.hits, HIT)
+    hits = read_records(stage.work, search.hits, HIT)
     step = stage.step
     matches = stage.index.find_matches(hits, stage.is_common[search.source], step.min_coverage, step.window)
     findings = np.zeros(len(matches), FINDING)
     for name in ("row", "passage", "coverage"):
         findings[name] = matches[name]
     evidence = _EvidenceLines(stage, search.source)
-    with PendingFile(stem.root / f"{stem.stem}.evidence.jsonl", stem.run_id) as file:
+    with PendingFile(stage.root / evidence_path, stem.run_id) as file:
         for number, (first_row, batch) in enumerate(_read_batches(stage, search) if len(matches) else ()):
             context.at(number)
             bounds = np.searchsorted(matches["row"], [first_row, first_row + batch.num_rows]).tolist()
@@ -128,7 +131,7 @@ def run_judge(task: Task, context: Context) -> JudgedUnit:
         for line in evidence.finish():
             file.write(line)
         file.commit()
-        stored = StoredFile(path=f"{stem.stem}.evidence.jsonl", bytes=file.num_bytes, xxh3=file.checksum)
+        stored = StoredFile(path=evidence_path, bytes=file.num_bytes, xxh3=file.checksum)
     with RecordWriter(stem, ".findings") as writer:
         writer.add(findings)
         num_documents = len(np.unique(findings["row"]))
@@ -139,7 +142,7 @@ def _read_batches(stage: SearchContext, search: SearchTask) -> Iterator[tuple[in
     """Read the documents of a unit, with the number of each batch's first row in the unit."""
     first_row = 0
     for stored_input in search.inputs:
-        for batch in stored_input.batches(stage.root):
+        for batch in stored_input.batches(stage.work):
             yield first_row, batch
             first_row += batch.num_rows
 

@@ -39,7 +39,7 @@ from gristmill.pipeline.barriers.deduplicate.sign import (
 )
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
-from gristmill.pipeline.work_folder import work_path
+from gristmill.pipeline.work_folder import stored_path, work_path
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.clusters import Removals, SimilarityGraph, merge_removals, verify_removals
 from gristmill.steps.deduplicate.similarity import SimilarPairs
@@ -126,7 +126,14 @@ class Deduplication:
         )
         removals, is_exact = merge_removals(near, exact)
         return Decision(
-            self._step, documents, self._units, removals, is_exact, self._counts, self._make_stem("removals")
+            self._step,
+            documents,
+            self._units,
+            removals,
+            is_exact,
+            self._counts,
+            self._make_stem("removals"),
+            open_stem(context.root, work_path(fingerprint.of(self._fingerprint, "removals")), context.run_id),
         )
 
     def _count_partitions(self, record_bytes: int, records_per_document: int = 1) -> int:
@@ -143,7 +150,7 @@ class Deduplication:
         for number in unsigned:
             stream = self._units[number].stream
             name = fingerprint.of(stream.path, signer.name)
-            tasks.append(Task(name, SignTask(stream, work_path(name))))
+            tasks.append(Task(name, SignTask(stream, stored_path(name))))
         results = self._run_tasks(run_sign, self._sign_context, tasks, SignResult, "signatures")
         for number, result in zip(unsigned, results, strict=True):
             annotations[number] = result.annotation
@@ -155,7 +162,7 @@ class Deduplication:
             for unit, files in zip(self._units, signed, strict=True)
         ]
         return Documents(
-            root=self._sign_context.root,
+            root=self._sign_context.work,
             units=tuple(units),
             starts=np.cumsum([0, *(unit.num_rows for unit in units)], dtype=np.int64),
             # Reference documents come before all that may be removed.
@@ -177,7 +184,7 @@ class Deduplication:
         tasks = self._make_partition_tasks("copies", num_partitions)
         partitions = PartitionContext.extend(context, inputs=inputs, num_partitions=num_partitions)
         results = self._run_tasks(run_copies, partitions, tasks, CopyPairs, "copies")
-        pairs = np.concatenate([read_records(context.root, result.copies, PAIR) for result in results])
+        pairs = np.concatenate([read_records(context.work, result.copies, PAIR) for result in results])
         order = np.argsort(pairs["second"])
         return Removals(pairs["second"][order], pairs["first"][order], np.ones(len(pairs)))
 
@@ -233,14 +240,14 @@ class Deduplication:
         for number, start in enumerate(range(0, len(pairs), _PAIRS_PER_TASK)):
             name = fingerprint.of(self._fingerprint, kind, number)
             chunk = pairs.slice(start, start + _PAIRS_PER_TASK)
-            tasks.append(Task(name, CompareTask(chunk, work_path(name), by_text)))
+            tasks.append(Task(name, CompareTask(chunk, stored_path(name), by_text)))
         return tasks
 
     def _make_partition_tasks(self, kind: str, num_partitions: int) -> list[Task]:
         tasks = []
         for number in range(num_partitions):
             name = fingerprint.of(self._fingerprint, kind, number, num_partitions)
-            tasks.append(Task(name, PartitionTask(number, work_path(name))))
+            tasks.append(Task(name, PartitionTask(number, stored_path(name))))
         return tasks
 
     def _count_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
@@ -254,14 +261,14 @@ class Deduplication:
 
     def _read_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
         """Read what tasks have compared, in their order."""
-        pieces = [read_records(self._sign_context.root, result.alike, ALIKE) for result in compared]
+        pieces = [read_records(self._sign_context.work, result.alike, ALIKE) for result in compared]
         records = np.concatenate([np.empty(0, ALIKE), *pieces])
         pairs = Pairs(records["first"].copy(), records["second"].copy())
         return SimilarPairs(pairs, records["similarity"].copy(), records["is_exact"].copy())
 
     def _make_stem(self, name: str) -> OutputStem:
-        path = work_path(fingerprint.of(self._fingerprint, name))
-        return open_stem(self._sign_context.root, path, self._sign_context.run_id)
+        path = stored_path(fingerprint.of(self._fingerprint, name))
+        return open_stem(self._sign_context.work, path, self._sign_context.run_id)
 
     def _run_tasks(
         self, function: Callable[..., T], context: StageContext, tasks: Sequence[Task], kind: type[T], desc: str

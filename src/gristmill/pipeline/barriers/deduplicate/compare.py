@@ -85,7 +85,7 @@ def _compare(
         num_by_text += num_exact
         alike.append(records)
         context.count(records=len(chunk))
-    file = write_records(open_stem(stage.root, stem, stage.run_id), ".alike", np.concatenate(alike))
+    file = write_records(open_stem(stage.work, stem, stage.run_id), ".alike", np.concatenate(alike))
     return ComparedPairs(alike=file, num_pairs=len(pairs), num_by_text=num_by_text)
 
 

@@ -50,7 +50,7 @@ class PartitionContext(CompareContext):
         """Read the records of a partition, with the number of the input that each array comes from."""
         for number, partitioned in enumerate(self.inputs):
             report(number)
-            for records in partitioned.read(self.root, kind, partition, self.num_partitions):
+            for records in partitioned.read(self.work, kind, partition, self.num_partitions):
                 yield number, records
 
 

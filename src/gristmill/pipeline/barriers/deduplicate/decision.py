@@ -74,7 +74,9 @@ class Decision:
     counts: Mapping[str, int]
     """Numbers for the manifest: pairs compared, band groups."""
     stem: OutputStem
-    """Where the files of the decision go."""
+    """Where the removal lists go."""
+    table_stem: OutputStem
+    """Where the table of removed documents goes, which is published."""
 
     @cached_property
     def _clusters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -168,8 +170,9 @@ class Decision:
         table = self.write_table()
         error = TooManyDuplicatesError(
             message,
-            help=f"each removed document and the one kept for it are listed in {self.stem.root / table.path}; clean "
-            f"the source before this step, change threshold, or raise {limit}; finished work is kept",
+            help="each removed document and the one kept for it are listed in "
+            f"{self.table_stem.root / table.path}; clean the source before this step, change threshold, or raise "
+            f"{limit}; finished work is kept",
         )
         for cluster in self.describe_largest()[:3]:
             samples = "\n".join(f"  {sample!r}" for sample in cluster.samples)
@@ -219,8 +222,8 @@ class Decision:
 
     def write_table(self) -> StoredFile:
         """Write a Parquet file with every removed document and the one kept in its place."""
-        path = f"{self.stem.stem}.parquet"
-        with PendingFile(self.stem.root / path, self.stem.run_id) as file:
+        path = f"{self.table_stem.stem}.parquet"
+        with PendingFile(self.table_stem.root / path, self.table_stem.run_id) as file:
             write_shard(ShardFormat.of("parquet"), TABLE_SCHEMA, self._make_table_batches(), file)
             file.commit()
         return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)

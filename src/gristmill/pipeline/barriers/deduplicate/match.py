@@ -58,7 +58,7 @@ def run_copies(task: Task, context: Context) -> CopyPairs:
         numbers.append(stage.documents.starts[unit] + records["row"])
     copies = find_copies(np.concatenate(digests), np.concatenate(numbers), stage.documents.ranks)
     pairs = make_records(PAIR, first=copies.survivors, second=copies.documents)
-    return CopyPairs(copies=write_records(open_stem(stage.root, payload.stem, stage.run_id), ".copies", pairs))
+    return CopyPairs(copies=write_records(open_stem(stage.work, payload.stem, stage.run_id), ".copies", pairs))
 
 
 class CandidatePairs(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ def run_candidates(task: Task, context: Context) -> CandidatePairs:
     stage: CandidateContext = context.state
     payload: PartitionTask = task.payload
     documents = stage.documents
-    copies_bitmap = map_records(stage.root, stage.exact_copies_bitmap, np.uint8)
+    copies_bitmap = map_records(stage.work, stage.exact_copies_bitmap, np.uint8)
     keys, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for unit, records in stage.read(KEY, payload.partition, context.at):
         unit_numbers = documents.starts[unit] + records["row"]
@@ -95,7 +95,7 @@ def run_candidates(task: Task, context: Context) -> CandidatePairs:
     is_removable = pairs.second >= documents.num_reference  # of two reference documents neither is removed
     pairs = Pairs(pairs.first[is_removable], pairs.second[is_removable])
     num_partitions = stage.num_partitions
-    with PartitionWriter(open_stem(stage.root, payload.stem, stage.run_id), ".pairs", num_partitions) as writer:
+    with PartitionWriter(open_stem(stage.work, payload.stem, stage.run_id), ".pairs", num_partitions) as writer:
         records = make_records(PAIR, first=pairs.first, second=pairs.second)
         # By ranges of the second document, so that a task that compares pairs reads neighbouring documents.
         writer.scatter(records, pairs.second * num_partitions // len(documents))

@@ -156,8 +156,8 @@ def run_sign(task: Task, context: Context) -> SignResult:
     """Run a `SignTask`; `context.state` is the `SignContext`."""
     stage: SignContext = context.state
     sign: SignTask = task.payload
-    with DocumentSigner(stage.step).open(open_stem(stage.root, sign.stem, stage.run_id)) as writer:
-        for number, batch in enumerate(sign.stream.batches(stage.root)):
+    with DocumentSigner(stage.step).open(open_stem(stage.work, sign.stem, stage.run_id)) as writer:
+        for number, batch in enumerate(sign.stream.batches(stage.work)):
             context.at(number)
             context.count(records=batch.num_rows, bytes=batch.nbytes)
             writer.add(batch)

@@ -28,7 +28,7 @@ from gristmill.pipeline.barriers.pieces.tasks import (
 )
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
-from gristmill.pipeline.work_folder import work_path
+from gristmill.pipeline.work_folder import stored_path
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE
 from gristmill.steps.deduplicate.pieces import PIECE, SUBSTRING, remove_pieces
 
@@ -104,7 +104,7 @@ class PiecesBarrier:
         tasks = []
         for unit in units:
             name = fingerprint.of(unit.fingerprint, "pieces", described)
-            tasks.append(Task(name, HashTask(unit.inputs, work_path(name))))
+            tasks.append(Task(name, HashTask(unit.inputs, stored_path(name))))
         hashed = self._run_tasks(run, run_hash, context, tasks, HashedUnit, "hashing")
         all_units = fingerprint.of([task.id for task in tasks])
         context = PieceContext.extend(
@@ -159,7 +159,7 @@ def _list_units(source: BarrierSource) -> Iterator[_PieceUnit]:
 
 def _number_tasks(count: int, all_units: str, kind: str) -> list[Task]:
     names = [fingerprint.of(all_units, kind, number, count) for number in range(count)]
-    return [Task(name, NumberedTask(number, work_path(name))) for number, name in enumerate(names)]
+    return [Task(name, NumberedTask(number, stored_path(name))) for number, name in enumerate(names)]
 
 
 @dataclass(frozen=True, slots=True)

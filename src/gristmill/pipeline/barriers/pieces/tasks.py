@@ -103,11 +103,11 @@ def run_hash(task: Task, context: Context) -> HashedUnit:
     """Hash the pieces of a unit; `context.state` is the `PieceContext`."""
     stage: PieceContext = context.state
     step = stage.step
-    stem = open_stem(stage.root, task.payload.stem, stage.run_id)
+    stem = open_stem(stage.work, task.payload.stem, stage.run_id)
     with PartitionWriter(stem, ".pieces", stage.num_partitions) as writer:
         first_row = 0
         for stored in task.payload.inputs:
-            for number, batch in enumerate(stored.batches(stage.root)):
+            for number, batch in enumerate(stored.batches(stage.work)):
                 context.at(number)
                 context.count(records=batch.num_rows, bytes=batch.nbytes)
                 values = batch.column(step.by)
@@ -126,7 +126,7 @@ def run_copies(task: Task, context: Context) -> CopiedPieces:
     arrays, units = [np.empty(0, PIECE)], [np.empty(0, np.int64)]
     for unit, file in enumerate(stage.inputs):
         context.at(unit)
-        for records in _read_partition(stage.root, file, PIECE, task.payload.number):
+        for records in _read_partition(stage.work, file, PIECE, task.payload.number):
             arrays.append(records)
             units.append(np.full(len(records), unit, np.int64))
     pieces, unit_of = np.concatenate(arrays), np.concatenate(units)
@@ -140,7 +140,7 @@ def run_copies(task: Task, context: Context) -> CopiedPieces:
     copies = copies[unit_of[copies] >= stage.num_reference]
     removed = np.empty(len(copies), REMOVED)
     removed["row"], removed["number"] = pieces["row"][copies], pieces["number"][copies]
-    stem = open_stem(stage.root, task.payload.stem, stage.run_id)
+    stem = open_stem(stage.work, task.payload.stem, stage.run_id)
     with PartitionWriter(stem, ".copies", stage.num_units) as writer:
         writer.scatter(removed, unit_of[copies])
         return CopiedPieces(removed=writer.close())
@@ -152,10 +152,10 @@ def run_gather(task: Task, context: Context) -> UnitRemovals:
     arrays = [np.empty(0, REMOVED)]
     for number, file in enumerate(stage.inputs):
         context.at(number)
-        arrays += _read_partition(stage.root, file, REMOVED, task.payload.number)
+        arrays += _read_partition(stage.work, file, REMOVED, task.payload.number)
     removed = np.concatenate(arrays)
     removed.sort(order=["row", "number"])
-    with RecordWriter(open_stem(stage.root, task.payload.stem, stage.run_id), ".removed") as writer:
+    with RecordWriter(open_stem(stage.work, task.payload.stem, stage.run_id), ".removed") as writer:
         writer.add(removed)
         return UnitRemovals(removed=writer.commit(), num_pieces=len(removed))
 

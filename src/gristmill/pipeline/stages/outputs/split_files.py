@@ -130,7 +130,7 @@ class OutputStem:
     """The beginning of the paths of a task's files, and the run that writes them."""
 
     root: Location
-    """The output folder."""
+    """The output folder, or that of intermediate data."""
     stem: str
     """The start of the files' paths below it."""
     run_id: str
@@ -139,21 +139,26 @@ class OutputStem:
     source: str | None = None
     """The source whose shards are written where they stay, because the store cannot rename. None: they are moved."""
 
+    @property
+    def name(self) -> str:
+        """The last component of the stem."""
+        return self.stem.rpartition("/")[2]
+
     def name_file(self, split: str, number: int, suffix: str, *, is_shard: bool = False) -> str:
         """Name a file of a split; a shard may stay where it is written."""
         if self.source is None or not is_shard:
             return f"{self.stem}-{split}-{number}{suffix}"
-        path = f"{split}/{self.source}/shard-{self.stem.rpartition('/')[2]}-{number}{suffix}"
+        path = f"{split}/{self.source}/shard-{self.name}-{number}{suffix}"
         return f"origins/{path.removesuffix(ORIGINS_SUFFIX)}.arrow" if suffix == ORIGINS_SUFFIX else path
 
 
 def open_stem(root: Location, stem: str, run_id: str, *, syncs: bool = True, source: str | None = None) -> OutputStem:
     """Name the files of one attempt at a task.
 
-    Where several machines can reach the output, every attempt has names of its own: a worker that is believed dead may
+    Where several machines can reach the folder, every attempt has names of its own: a worker that is believed dead may
     still write, but never to a file that a receipt names.
     """
-    if is_lease_epoch(run_id):
+    if is_lease_epoch(run_id) or isinstance(root, StorePath):
         stem = f"{stem}-{run_id}-{secrets.token_hex(4)}"
     return OutputStem(root, stem, run_id, syncs, source if isinstance(root, StorePath) else None)
 

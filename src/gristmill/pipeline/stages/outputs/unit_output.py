@@ -58,6 +58,10 @@ class UnitOutput(Protocol):
     def needs_text(self) -> bool:
         """Whether the texts must be a column of the records; if not, they are written as they were read."""
 
+    @property
+    def is_intermediate(self) -> bool:
+        """Whether the files are for a later stage, and not for the dataset."""
+
     def needs_join(self, num_slices: int) -> bool:
         """Tell whether a unit of this many slices is written by a task that joins them."""
 
@@ -83,6 +87,7 @@ class StoredStreams:
     annotator: Annotator | None = None
     """Notes what the barrier behind the stage has to know, while the records are at hand."""
     needs_text: ClassVar[bool] = True
+    is_intermediate: ClassVar[bool] = True
 
     def needs_join(self, num_slices: int) -> bool:  # noqa: ARG002  (part of `UnitOutput`)
         return False
@@ -109,6 +114,7 @@ class _Shards:
     schema: pa.Schema
     holds_train: bool = False
     """Whether training records wait to be interleaved with those of other sources (`mixed_lane`)."""
+    is_intermediate: ClassVar[bool] = False
 
     @property
     def needs_text(self) -> bool:
@@ -211,6 +217,7 @@ class PackedRows:
     packs_leftovers: bool = False
     """Whether the documents are leftovers of units, so that none of them is kept back again."""
     needs_text: ClassVar[bool] = True
+    is_intermediate: ClassVar[bool] = False
 
     def needs_join(self, num_slices: int) -> bool:
         return num_slices > 1
