@@ -8,7 +8,7 @@ ENTRY = re.compile(r"^\| \*\*([a-z ]+)\*\* \| (.+?) \| (.+?) \| (.+?) \|$", re.M
 ENTRIES = ENTRY.findall((ROOT / "docs/glossary.md").read_text())
 WORDS = (
     "record, batch, cell, unit, slice, task, stage, barrier, shard, block, row, source, lane, split, origin, books, "
-    "receipt, quarantine, fingerprint, mixture, phase, training batch, kernel"
+    "receipt, quarantine, fingerprint, mixture, phase, training batch, kernel, intermediate data"
 )
 
 
