@@ -2,8 +2,11 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
+
+MODELS = Path(__file__).parents[1] / "text/classifiers/models"
 
 
 @pytest.fixture
@@ -44,3 +47,48 @@ def test_nothing_is_overwritten_and_a_missing_model_is_named(gristmill, examples
         "output: out\nsources: {web: {read: mixed.jsonl}}\nsteps: [quality_model: {model: none.model}]\n"
     )
     assert "none.model" in gristmill("plan", "recipe.yaml", folder=examples, fails=2).err
+
+
+def run_with_model(gristmill, folder, step):
+    """Run a recipe with one step, and return the documents that are kept with their scores."""
+    (folder / "recipe.yaml").write_text(
+        "output: out\nsources: {web: {read: mixed.jsonl}}\n"
+        f"steps:\n  - quality_model: {step}\n  - write: {{format: jsonl}}\n"
+    )
+    gristmill("run", "recipe.yaml", "--workers", "2", "--overwrite", folder=folder)
+    [shard] = (folder / "out/train/web").glob("*.jsonl")
+    return [json.loads(line) for line in shard.read_text().splitlines()]
+
+
+def test_models_from_elsewhere(gristmill, examples):
+    fast = run_with_model(gristmill, examples, f"{{model: {MODELS}/softmax.bin, label: hq, min_score: 0.4}}")
+    assert {record["own"] for record in fast} == {"good"}
+    assert len(fast) > 20
+    pytest.importorskip("onnxruntime")
+    step = f"{{model: {MODELS}/scikit.onnx, min_score: 0.5, buckets: [0.6]}}"
+    scored = run_with_model(gristmill, examples, step)
+    assert sum(record["own"] == "good" for record in scored) > 35
+    assert sum(record["own"] == "bad" for record in scored) < 5
+    assert all(record["quality_bucket"] == (record["quality"] >= 0.6) for record in scored)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("{model: softmax.bin}", "set label"),
+        ("{model: softmax.bin, label: hq, tokenizer: t}", "tokenizer does not apply"),
+        ("{model: softmax.bin, label: hq, min_score: 3}", "from 0 to 1"),
+        ("{model: cut.bin, label: hq}", "ends too early"),
+        ("{model: pickled.bin}", "pickle"),
+    ],
+)
+def test_models_that_cannot_be_used_are_named_by_the_plan(gristmill, examples, step, said):
+    (examples / "softmax.bin").write_bytes((MODELS / "softmax.bin").read_bytes())
+    (examples / "cut.bin").write_bytes((MODELS / "softmax.bin").read_bytes()[:-9])
+    (examples / "pickled.bin").write_bytes(b"\x80\x04K\x01.")
+    (examples / "recipe.yaml").write_text(
+        f"output: out\nsources: {{web: {{read: mixed.jsonl}}}}\nsteps: [quality_model: {step}]\n"
+    )
+    error = gristmill("plan", "recipe.yaml", folder=examples, fails=2).err
+    assert said in error
+    assert "Traceback" not in error

@@ -86,16 +86,17 @@ def test_pieces(sizes):
 
 def sum_slowly(model, text):
     """The number of vectors of a text and the sum of the last column, piece by piece; each word with its own sums."""
-    rows = [model.end_of_line]
+    words = {word: row for row, word in enumerate(model.list_words())}
+    rows = [words[b"</s>"]]
     for word in re.split(rb"[\0\t-\r ]+", text.encode()):
-        rows += [model.words[word]] if word in model.words else []
+        rows += [words[word]] if word in words else []
         pieces = f"<{word.decode()}>" if word else ""
         for first in range(len(pieces)):
             for piece in (pieces[first : first + size].encode() for size in (2, 3, 4) if first + size <= len(pieces)):
                 hashed = 2166136261
                 for byte in piece:
                     hashed = ((hashed ^ (byte | 0xFFFFFF00 if byte >= 128 else byte)) * 16777619) % 2**32
-                row = model.subword_rows[hashed % len(model.subword_rows)]
+                row = model.bucket_rows[hashed % len(model.bucket_rows)]
                 rows += [row] if row >= 0 else []
     return len(rows), np.rint(model.vectors[rows].astype(np.float64) * 2**20).sum(axis=0).astype(np.int64).tolist()
 

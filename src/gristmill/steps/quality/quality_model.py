@@ -1,7 +1,12 @@
-"""`quality_model`: score documents with a trained classifier, and optionally keep those above a threshold."""
+"""`quality_model`: score documents with a trained model, and optionally keep those above a threshold.
+
+A model from elsewhere (fastText, ONNX) is opened in a limited process while the run is planned
+(`text/classifiers/trial`), then once in each worker.
+"""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,21 +20,36 @@ from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
+from gristmill.runtime.loaded_content import load_once
 from gristmill.steps.records.put_columns import put_columns, with_fields
-from gristmill.text.classifiers.linear_model import parse_model
+from gristmill.storage.installed_versions import find_version
+from gristmill.text.classifiers.scorer import (
+    LINEAR,
+    ONNX,
+    TextScorer,
+    find_kind,
+    map_file,
+    open_scorer,
+)
+from gristmill.text.classifiers.scorer_options import Activation, ScorerOptions
+from gristmill.text.classifiers.trial import try_scorer
+from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _REASON = "min_score"
 _DEFINITION = "How likely it is that the document is like the good examples of the model."
+_KIND = "quality model"
 
 
 class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
-    """Score documents with a classifier that `gristmill classifier train` made, in the column `quality`.
+    """Score documents with a trained model, in the column `quality`.
 
-    The score is the probability that a document is like the good examples, from 0 to 1. Without `min_score` nothing is
-    dropped. `buckets: [0.2, 0.8]` adds the column `quality_bucket`: 0 below 0.2, 1 below 0.8, 2 from there on.
+    The model is a file of `gristmill classifier train`, a supervised fastText model (`.bin`, `.ftz`; `label` names the
+    class whose probability is the score), or an ONNX model (`.onnx`): a scikit-learn pipeline over texts, or a
+    transformer with `tokenizer`. Without `min_score` nothing is dropped. `buckets: [0.2, 0.8]` adds the column
+    `quality_bucket`: 0 below 0.2, 1 below 0.8, 2 from there on.
 
     >>> QualityModel(model="edu.model", min_score=0.5).column
     'quality'
@@ -40,25 +60,59 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
 
     model: str
     """The file of the model."""
+    label: str | int | None = None
+    """The class whose number is the score. A model with one number, or an ONNX model with two classes, needs none."""
+    tokenizer: str | None = None
+    """The tokenizer of an ONNX model that takes token ids."""
+    max_tokens: int = 512
+    """How many tokens of a document such a model gets."""
+    activation: Activation = "none"
+    """What to do with the numbers of an ONNX model first."""
     min_score: float | None = None
     buckets: list[float] = msgspec.field(default_factory=list)
     column: str = "quality"
 
     def __post_init__(self) -> None:
-        if self.min_score is not None and not is_share(self.min_score):
-            raise UsageError(f"min_score must be from 0 to 1, not {self.min_score}")
-        if not all(map(is_share, self.buckets)) or sorted(set(self.buckets)) != self.buckets:
-            raise UsageError(f"buckets must be growing numbers from 0 to 1, not {self.buckets}")
+        if self.min_score is not None and not math.isfinite(self.min_score):
+            raise UsageError(f"min_score must be a number, not {self.min_score}")
+        if not all(map(math.isfinite, self.buckets)) or sorted(set(self.buckets)) != self.buckets:
+            raise UsageError(f"buckets must be growing numbers, not {self.buckets}")
+        if self.max_tokens < 1:
+            raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if self.column in (TEXT, ""):
             raise UsageError(f'column: the score cannot be in "{self.column}"')
 
     def resolve(self, folder: str) -> QualityModel:
-        path = Path(folder, self.model).absolute()
-        content = _read_model(path)
-        parse_model(content, str(path))
-        return ResolvedQualityModel(
-            **msgspec.structs.asdict(self), path=str(path), content=xxhash.xxh3_128_hexdigest(content)
+        """Find the model and the tokenizer, and try them in a limited process if they are from elsewhere."""
+        path = str(Path(folder, Path(self.model).expanduser()).absolute())
+        content = map_file(path)
+        kind = find_kind(content, path)
+        self._check_keys(kind)
+        files = None if self.tokenizer is None else find_tokenizer(self.tokenizer, folder)
+        step = ResolvedQualityModel(
+            **msgspec.structs.asdict(self),
+            path=path,
+            content=_hash_content(content),
+            kind=kind,
+            tokenizer_files=files,
+            model_bytes=len(content),
         )
+        is_probability = True
+        if kind == LINEAR:
+            open_scorer(content, step.options)
+        else:
+            is_probability = try_scorer(step.options).is_probability
+        limits = [*self.buckets, *([] if self.min_score is None else [self.min_score])]
+        if is_probability and not all(map(is_share, limits)):
+            raise UsageError(f"min_score and buckets must be from 0 to 1 for a {kind} model, not {limits}")
+        return step
+
+    def _check_keys(self, kind: str) -> None:
+        """Refuse keys that do not apply to a kind of model: they would do nothing."""
+        for key, kinds in (("label", (LINEAR,)), ("tokenizer", ()), ("activation", ())):
+            is_set = getattr(self, key) not in (None, "none")
+            if is_set and kind != ONNX and (not kinds or kind in kinds):
+                raise UsageError(f"{key} does not apply to {self.model}, a {kind} model", help=f"leave {key} out")
 
     @property
     def _fields(self) -> list[pa.Field]:
@@ -72,7 +126,7 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
         return with_fields(schema, self._fields)
 
     def load(self) -> QualityModelKernel:
-        return QualityModelKernel(self, _read_model(Path(self.model)))
+        return self.resolve(".").load()
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.load().apply(batch, seed)
@@ -103,28 +157,61 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
 class ResolvedQualityModel(QualityModel, tag="quality_model", frozen=True, kw_only=True):
     """The step `quality_model` with its model found."""
 
-    not_fingerprinted: ClassVar[tuple[str, ...]] = ("model", "path")
+    not_fingerprinted: ClassVar[tuple[str, ...]] = ("model", "path", "tokenizer", "tokenizer_files", "model_bytes")
 
     path: str
     content: str
     """A hash of the model."""
+    kind: str
+    tokenizer_files: TokenizerFiles | None = None
+    model_bytes: int = 0
 
     def resolve(self, folder: str) -> QualityModel:  # noqa: ARG002
         return self
 
+    @property
+    def fingerprint_versions(self) -> object:
+        if self.kind != ONNX:
+            return self.version
+        files = self.tokenizer_files
+        tokenizer = None if files is None else [files.content, find_version("tokenizers")]
+        return [self.version, find_version("onnxruntime"), tokenizer]
+
+    @property
+    def loaded_content(self) -> tuple[str, ...]:
+        return (self.content,)
+
+    def expected_bytes(self, slice_bytes: int) -> int:  # noqa: ARG002
+        return self.model_bytes
+
+    @property
+    def options(self) -> ScorerOptions:
+        """How its model is opened."""
+        return ScorerOptions(
+            path=self.path,
+            label=None if self.label is None else str(self.label),
+            tokenizer=self.tokenizer_files,
+            max_tokens=self.max_tokens,
+            activation=self.activation,
+        )
+
     def load(self) -> QualityModelKernel:
-        content = _read_model(Path(self.path))
-        if xxhash.xxh3_128_hexdigest(content) != self.content:
+        form = self.label, self.max_tokens, self.activation, self.tokenizer
+        return QualityModelKernel(self, load_once(_KIND, self.content, form, self._open, max_kept=1))
+
+    def _open(self) -> TextScorer:
+        content = map_file(self.path)
+        if _hash_content(content) != self.content:
             raise UsageError(f"{self.path} has changed since the run was planned", help="run the same command again")
-        return QualityModelKernel(self, content)
+        return open_scorer(content, self.options)
 
 
 class QualityModelKernel:
     """The step with its model in memory."""
 
-    def __init__(self, step: QualityModel, content: bytes) -> None:
+    def __init__(self, step: QualityModel, model: TextScorer) -> None:
         self._step = step
-        self._model = parse_model(content, step.model)
+        self._model = model
 
     def begin_cell(self) -> None:
         """Do nothing: no batch depends on an earlier one."""
@@ -155,11 +242,5 @@ class QualityModelKernel:
         )
 
 
-def _read_model(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"quality_model: cannot read the model {path}: {error.strerror}",
-            help="gristmill classifier train GOOD BAD --out FILE makes one",
-        ) from error
+def _hash_content(content: NDArray[np.uint8]) -> str:
+    return xxhash.xxh3_128_hexdigest(content.data)

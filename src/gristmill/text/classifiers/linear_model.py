@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
@@ -76,6 +76,8 @@ class _ModelHead(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class LinearModel:
     """The weights of a classifier."""
+
+    is_probability: ClassVar[bool] = True
 
     weights: NDArray[np.float32]
     bias: float

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.core.errors import GristmillError
 from gristmill.runtime.loaded_content import load_once
+from gristmill.text.classifiers.fasttext_file import END_OF_LINE
 from gristmill.text.language_id.model_file import find_model, hash_model, load_model
 from gristmill.text.language_id.tree import choose_labels
 from gristmill.text.language_id.word_sums import add_texts
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SCALE = 1 << 20
-_NO_COUNT = 10**15
 _KNOWN_WORDS = 1 << 17
 _LINE = 64
 _WORDS_AT_ONCE = 64
@@ -47,17 +48,22 @@ class LanguageIdentifier:
     def __init__(self, path: Path) -> None:
         model = load_model(path)
         self.labels = model.labels
-        self._num_buckets = len(model.subword_rows)
-        buckets = np.flatnonzero(model.subword_rows >= 0)
+        self._num_buckets = model.arguments.num_buckets
+        bucket_rows = model.bucket_rows
+        if bucket_rows is None:  # `load_model` refuses such a file
+            raise GristmillError(f"{path} is not pruned")
+        buckets = np.flatnonzero(bucket_rows >= 0)
         self._subword_bits, self._subword_ranks = _build_bitmap(buckets, self._num_buckets)
         # Rows of pieces in the order of their buckets: the number of bits before its own is the row of a piece.
-        rows = np.concatenate([np.arange(len(model.words)), model.subword_rows[buckets]])
+        rows = np.concatenate([np.arange(model.num_words), bucket_rows[buckets]])
         self._vectors = _allocate_lines(len(rows), model.vectors.shape[1])
         self._vectors[:] = np.rint(model.vectors[rows].astype(np.float64) * _SCALE)
-        self._nodes = model.nodes.astype(np.float64)
-        self._left, self._right = _build_huffman_tree(model.label_counts)
-        self._table, self._words, self._word_ends = _build_word_table(list(model.words))
-        self._end_of_line = model.end_of_line
+        self._nodes = model.outputs.astype(np.float64)
+        self._left, self._right = model.build_tree()
+        self._table = model.build_word_table()
+        words = model.list_words()
+        self._words, self._word_ends = np.frombuffer(b"".join(words), np.uint8), np.cumsum(list(map(len, words)))
+        self._end_of_line = words.index(END_OF_LINE) if END_OF_LINE in words else -1
 
     def make_known_words(self) -> KnownWords:
         """Make an empty cache for `identify`."""
@@ -138,46 +144,3 @@ def _build_bitmap(buckets: NDArray[np.int64], num_buckets: int) -> tuple[NDArray
     bits = np.packbits(is_set, bitorder="little").view("<u8").astype(np.uint64)
     counts = np.count_nonzero(is_set.reshape(-1, 64), axis=1)
     return bits, (np.cumsum(counts) - counts).astype(np.uint16)
-
-
-def _build_huffman_tree(counts: list[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Build the Huffman tree of the labels like fastText; `counts` go from the most to the least frequent label.
-
-    Returns the left and right children of the nodes above the leaves, in the order in which they are made: the last one
-    is the root.
-    """
-    num_leaves = len(counts)
-    times = counts + [_NO_COUNT] * (num_leaves - 1)
-    left, right = [], []
-    leaf, node = num_leaves - 1, num_leaves
-    for parent in range(num_leaves, 2 * num_leaves - 1):
-        children = []
-        for _ in range(2):
-            if leaf >= 0 and times[leaf] < times[node]:
-                children.append(leaf)
-                leaf -= 1
-            else:
-                children.append(node)
-                node += 1
-        left.append(children[0])
-        right.append(children[1])
-        times[parent] = times[children[0]] + times[children[1]]
-    return np.array(left, np.int32), np.array(right, np.int32)
-
-
-def _build_word_table(words: list[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int64]]:
-    """Build a hash table of words: rows by slot (-1: empty), all words one after the other, and where each ends."""
-    size = 16
-    while size < 4 * len(words):
-        size *= 2
-    table = np.full(size, -1, np.int32)
-    for row, word in enumerate(words):
-        hashed = 2166136261
-        for byte in word:
-            hashed = ((hashed ^ (byte if byte < 0x80 else byte | 0xFFFFFF00)) * 16777619) & 0xFFFFFFFF
-        slot = hashed & (size - 1)
-        while table[slot] >= 0:
-            slot = (slot + 1) & (size - 1)
-        table[slot] = row
-    ends = np.cumsum([len(word) for word in words])
-    return table, np.frombuffer(b"".join(words), np.uint8), ends
