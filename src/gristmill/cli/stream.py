@@ -94,6 +94,7 @@ def bench_command(open_stream: Callable[..., Stream], batch_size: int, seconds: 
 @click.option("--batch", type=Numbers(), default="2,6", show_default=True, help="Rows per rank.")
 @click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True, help="Steps before each change.")
 @click.option("--simulate", is_flag=True, help="Do not start worker processes, even if torch is installed.")
+@click.option("--model", help="Instead, try on this model of transformers whether it keeps packed documents apart.")
 @json_option
 def prove_command(
     open_stream: Callable[..., Stream],
@@ -101,6 +102,7 @@ def prove_command(
     workers: list[int],
     batch: list[int],
     steps: int,
+    model: str | None,
     *,
     simulate: bool,
     as_json: bool,
@@ -111,7 +113,15 @@ def prove_command(
     of the one before it. Its rows are compared in order with those of a slow reader: ids, labels and the number of
     tokens. Workers are processes of a DataLoader if torch is installed, else they are simulated in this process. Name
     several datasets like this: web=out/web:0.7 code=out/code:0.3. Exits with 1 if a row differs.
+
+    With --model, packed rows are compared with their documents alone on that model: does it respect the borders of
+    documents, with the position ids of the stream, for each attention implementation? Exits with 1 if it does not.
     """
+    if model is not None:
+        from gristmill.cli.model_borders import prove_borders  # noqa: PLC0415  (loads torch and transformers)
+
+        prove_borders(open_stream(collate=Collate(fields=("input_ids", "position_ids"))), model, as_json=as_json)
+        return
     read_ranks = None if simulate else _find_loader_workers()
     proof = prove(open_stream(), world, workers, batch, steps, read_ranks)
     how = "simulated" if read_ranks is None else "processes"

@@ -12,14 +12,14 @@ from gristmill_testing.token_datasets import write_tokens
 ROW_LENGTH = 12
 
 
-def packed_rows(rng, num_rows, *, row_length=ROW_LENGTH):
+def packed_rows(rng, num_rows, *, row_length=ROW_LENGTH, vocab_size=60_000):
     """Rows of documents, some with padding; the first id of each row is its own."""
     rows = []
     for _ in range(num_rows):
         lengths = [3]
         while sum(lengths) < row_length - 2:
             lengths.append(int(rng.integers(1, row_length - sum(lengths) + 1)))
-        rows.append([rng.integers(1, 60_000, length).tolist() for length in lengths])
+        rows.append([rng.integers(1, vocab_size, length).tolist() for length in lengths])
     return rows
 
 
@@ -27,11 +27,12 @@ def ragged_rows(rng, num_rows):
     return [rng.integers(1, 60_000, int(rng.integers(1, 20))).tolist() for _ in range(num_rows)]
 
 
-def write_packed(folder, shards, *, mixture=None, seed=0, **options):
+def write_packed(folder, shards, *, mixture=None, seed=0, vocab_size=60_000, **options):
     """`{source: [rows of a shard, …]}` as a dataset."""
     rng = np.random.default_rng(seed)
     content = {
-        ("train", source): [packed_rows(rng, num_rows) for num_rows in sizes] for source, sizes in shards.items()
+        ("train", source): [packed_rows(rng, num_rows, vocab_size=vocab_size) for num_rows in sizes]
+        for source, sizes in shards.items()
     }
     write_tokens(folder, content, row_length=ROW_LENGTH, **options)
     return folder if mixture is None else with_manifest(folder, mixture=mixture)
