@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.steps.tokenize.chat_kernel import _is_changed_by
-from gristmill.text.tokenizers import find_tokenizer, load_engine, read_byte_lengths
+from gristmill.text.tokenizers import find_tokenizer, load_engine, read_byte_lengths, read_token_bytes
 
 KINDS = ("made_gpt4_like", "made_qwen_like", "made_gapped", "made_gemma_like", "made_llama2_like")
 SENTENCE_PIECE = ("made_gemma_like", "made_llama2_like")
@@ -90,3 +90,20 @@ def test_kinds_whose_lengths_say_nothing(tmp_path):
         data["model"]["vocab"]["ж"] = len(data["model"]["vocab"]) + 10
 
     assert read_byte_lengths(changed(tmp_path, with_letters)) is None
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=25)
+@given(TEXTS.filter(lambda text: "▁" not in text and text.isprintable() and text.isascii()))
+def test_the_bytes_of_tokens_make_the_text(name, text):
+    """Joined, they are what the reference decodes; marks that stand for nothing are spaces here."""
+    contents = _read_contents(name)
+    ids = loaded(name)[1].encode([text])[0].tolist()
+    joined = b"".join(contents[token] for token in ids).decode()
+    decoded = loaded(name)[1].decode(ids)
+    assert joined == decoded or (name in SENTENCE_PIECE and joined.replace(" ", "") == decoded.replace(" ", ""))
+
+
+@functools.cache
+def _read_contents(name):
+    return read_token_bytes(find_tokenizer(str(tokenizer_folder(name))))

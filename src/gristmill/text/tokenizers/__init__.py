@@ -5,7 +5,7 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gristmill.text.tokenizers.byte_lengths import ByteLengths, read_byte_lengths
+    from gristmill.text.tokenizers.byte_lengths import ByteLengths, read_byte_lengths, read_token_bytes
     from gristmill.text.tokenizers.check_tokenizer import TokenizerReport, id_type
     from gristmill.text.tokenizers.choose import AUTO, EngineChoice, choose_engine, confirm_on_sample
     from gristmill.text.tokenizers.control_tokens import PlainTextEngine, find_unmarked_controls
@@ -41,6 +41,7 @@ __all__ = [
     "load_engine",
     "read_byte_lengths",
     "read_facts",
+    "read_token_bytes",
     "save_tokenizer",
     "train_bpe",
 ]
@@ -69,6 +70,7 @@ _HOMES = {
     "load_engine": "gristmill.text.tokenizers.engine",
     "read_byte_lengths": "gristmill.text.tokenizers.byte_lengths",
     "read_facts": "gristmill.text.tokenizers.facts",
+    "read_token_bytes": "gristmill.text.tokenizers.byte_lengths",
     "save_tokenizer": "gristmill.text.tokenizers.train",
     "train_bpe": "gristmill.text.tokenizers.train",
 }

@@ -115,6 +115,38 @@ def read_byte_lengths(files: TokenizerFiles) -> ByteLengths | None:
     return ByteLengths(by_id, is_added, prefixed, _find_unicode_form(tokenizer.normalizer))
 
 
+def read_token_bytes(files: TokenizerFiles) -> list[bytes] | None:
+    """Read the bytes that each token stands for, by its id; None if the vocabulary does not tell them.
+
+    A mark before a text or behind a special token is a space here: the ids alone do not tell it from one.
+    """
+    tokenizer = msgspec.json.decode(files.read(), type=_TokenizerPipeline)
+    vocab = tokenizer.model.vocab
+    added = {token.id: token for token in tokenizer.added_tokens or ()}
+    if not isinstance(vocab, dict):
+        return None
+    words = {token: number for token, number in vocab.items() if number not in added}
+    is_bytes = is_byte_level(words)
+    if not is_bytes and not tokenizer.model.byte_fallback:
+        return None
+    contents = {number: token.content.encode() for number, token in added.items()}
+    if is_bytes:
+        byte_of = {char: byte for byte, char in enumerate(_list_byte_characters())}
+        contents |= {number: bytes(map(byte_of.__getitem__, token)) for token, number in words.items()}
+    else:
+        contents |= {number: _spell(token) for token, number in words.items()}
+    return [contents.get(number, b"") for number in range(max(contents, default=-1) + 1)]
+
+
+def _spell(token: str) -> bytes:
+    r"""Spell a token of a tokenizer like SentencePiece.
+
+    >>> _spell("▁über").decode(), _spell("<0x0A>")
+    (' über', b'\n')
+    """
+    return bytes([int(token[3:5], 16)]) if _BYTE.fullmatch(token) else token.replace(_SPACE_MARK, " ").encode()
+
+
 def _find_unicode_form(normalizer: dict[str, Any] | None) -> str | None:
     """Find the normal form of Unicode that a normaliser brings a text to."""
     if normalizer is None:
@@ -149,7 +181,7 @@ def _measure_spelled_length(token: str) -> int:
     >>> _measure_spelled_length("▁über"), _measure_spelled_length("<0x0A>")
     (6, 1)
     """
-    return 1 if _BYTE.fullmatch(token) else len(token.replace(_SPACE_MARK, " ").encode())
+    return len(_spell(token))
 
 
 def _find_prefixed_pieces(tokenizer: _TokenizerPipeline) -> str | None:
@@ -176,6 +208,11 @@ def _keeps_lengths(pre_tokenizer: dict[str, Any] | None) -> bool:
 
 @lru_cache(maxsize=1)
 def _make_byte_alphabet() -> frozenset[str]:
-    """List the characters that stand for the 256 bytes: printable ones for themselves, the others from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    return frozenset(map(chr, [*printable, *range(0x100, 0x100 + 256 - len(printable))]))
+    return frozenset(_list_byte_characters())
+
+
+def _list_byte_characters() -> list[str]:
+    """List the characters that stand for the bytes 0 to 255: printable ones for themselves, others from U+0100 on."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(_NUM_BYTES)]
