@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gristmill.engine.failure import Failure
     from gristmill.engine.parallel_map import parallel_imap, parallel_map
     from gristmill.pipeline.api import plan, run
+    from gristmill.pipeline.inspecting.viewing import view
     from gristmill.pipeline.jobs.export import export
     from gristmill.pipeline.jobs.mix import mix
     from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
@@ -39,6 +40,7 @@ __all__ = [
     "run",
     "steps",
     "train_tokenizer",
+    "view",
 ]
 
 _HOMES = {
@@ -58,6 +60,7 @@ _HOMES = {
     "run": "gristmill.pipeline.api",
     "steps": "gristmill.steps",
     "train_tokenizer": "gristmill.pipeline.jobs.tokenizer_jobs",
+    "view": "gristmill.pipeline.inspecting.viewing",
 }
 
 

@@ -26,6 +26,7 @@ NAMES = [
     "run",
     "steps",
     "train_tokenizer",
+    "view",
 ]
 MODULES = {"errors", "steps"}
 
@@ -178,6 +179,7 @@ SIGNATURES = {
         "max_bytes": 1_000_000_000,
         "overwrite": False,
     },
+    "view": {"paths": EMPTY, "rows": 5, "port": 0},
     "Source": {"read": EMPTY, "steps": ()},
     "Recipe": {
         "sources": EMPTY,

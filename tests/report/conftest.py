@@ -64,3 +64,26 @@ def rows(tmp_path_factory):
     )
     gm.run(recipe, backend="serial", progress=False)
     return folder / "out"
+
+
+@pytest.fixture(scope="session")
+def mixed_rows(tmp_path_factory):
+    """A packed dataset of two sources with scores and a mixture."""
+    folder = tmp_path_factory.mktemp("mixed_rows")
+    for name, count in (("web", 90), ("books", 60)):
+        lines = (json.dumps({"text": f"{name} text number {n} " * (n % 9 + 1)}) + "\n" for n in range(count))
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    trained(folder / "tokenizer")
+    recipe = gm.Recipe(
+        sources={name: steps.Read(read=str(folder / f"{name}.jsonl")) for name in ("web", "books")},
+        steps=[
+            steps.GopherQuality(min_words=8, min_stop_words=None, min_alphabetic_word_ratio=None),
+            steps.Split(validation=0.1),
+            steps.Tokenize(tokenizer=str(folder / "tokenizer")),
+            steps.Pack(row_length=64),
+        ],
+        output=str(folder / "out"),
+        mixture={"web": 0.75, "books": 0.25},
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    return folder / "out"

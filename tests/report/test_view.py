@@ -1,19 +1,25 @@
 """The viewer in a real browser and by bare requests: rows, search, addresses, and everything that it must refuse."""
 
 import http.client
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gristmill_testing.pictures import photo
 from gristmill_testing.reports import EVIL
 
-from gristmill.cli.view import _open_collections
+import gristmill as gm
+from gristmill import steps
+from gristmill.pipeline.inspecting.viewing import open_collections
 from gristmill.report.view.rows import count_rows
 from gristmill.report.view.server import Viewer
 from gristmill.shards.dataset import open_dataset
@@ -25,7 +31,7 @@ def serve():
     viewers = []
 
     def start(*paths):
-        viewer = Viewer(_open_collections(tuple(map(str, paths))))
+        viewer = Viewer(open_collections(paths))
         viewer.start()
         viewers.append(viewer)
         return viewer
@@ -56,7 +62,7 @@ def test_what_is_refused(serve, web):
     assert ask(viewer, f"/{token}/info", host="evil.example")[0] == 403
     for path in ("../../etc/passwd", "%2e%2e/manifest.json", "manifest.json", "report.html"):
         assert ask(viewer, f"/{token}/{path}")[0] == 404, path
-    for path in ("rows?name=no", "rows?name=out&start=x", "search?name=out&query=(&regex=1", "search?name=out"):
+    for path in ("rows?name=no", "rows?name=out&row=x", "search?name=out&query=(&kind=regex", "search?name=out"):
         status, body = ask(viewer, f"/{token}/{path}")
         assert status == 400, path
         assert json.loads(body)["error"]
@@ -73,16 +79,16 @@ def test_rows_in_the_browser(serve, browser, web):
     assert page.run("window.hacked") is None
     page.press("n", "n")
     page.wait("document.getElementById('row-10')")
-    page.run("location.hash = 'out/validation%2Fweb/0'")
-    page.wait("document.getElementById('position').textContent.includes('to')")
+    page.run("location.hash = 'show=out&split=validation&source=web'")
+    page.wait("document.getElementById('position').textContent.includes(' to ')")
     first = len(dataset) - len(dataset.split("validation"))
-    lanes = json.loads(ask(viewer, f"/{viewer.token}/info")[1])[0]["lanes"]
-    start = next(lane["start"] for lane in lanes if lane["name"] == "validation/web")
+    ranges = viewer.collections["out"].ranges
+    start = next(part.start for part in ranges if (part.split, part.source) == ("validation", "web"))
     assert start >= first
     page.wait(f"document.getElementById('row-{start}')")
     page.press("/", "/")
     assert page.run("document.activeElement.id") == "query"
-    page.run("location.hash = 'out//0'")
+    page.run("location.hash = 'show=out&row=0'")
     page.wait("document.getElementById('row-0')")
     page.run("document.getElementById('query').focus()")
     page.type("document 11")
@@ -95,7 +101,7 @@ def test_rows_in_the_browser(serve, browser, web):
     page.wait(f"document.getElementById('row-{expected[0]}')")
     assert page.problems == []
     assert {url.split("/")[2] for url in page.requests if url != "about:blank"} == {f"127.0.0.1:{viewer.port}"}
-    page.run(f"location.hash = '{quote('out · dropped')}//0'")
+    page.run(f"location.hash = 'show={quote('out · dropped')}'")
     page.wait("document.querySelector('#rows article b.bad')")
     page.close()
 
@@ -112,8 +118,162 @@ def test_tokens_and_masks(serve, browser, rows):
     assert shown == dataset.documents(0)
     titles = page.run("[...document.getElementById('row-0').querySelectorAll('.token')].map(t => t.title)")
     ids = dataset[0]["input_ids"][: int(dataset[0]["lengths"].sum())].tolist()
-    assert titles == [f"id {token}" for token in ids]
+    assert [title.split(" · ")[0] for title in titles] == [f"id {token}" for token in ids]
+    texts = page.run("[...document.getElementById('row-0').querySelectorAll('.token')].map(t => t.textContent)")
+    shown = [bytes.fromhex(title.split(" · ")[1].removeprefix("bytes ")).decode() for title in titles]
+    assert shown == texts
+    origin = page.run("document.querySelector('#row-0 .document a').textContent")
+    assert titles[0].endswith(origin)
     page.close()
+
+
+def read_page(page):
+    page.wait("document.querySelector('#rows article')")
+    return page.run("[...document.querySelectorAll('#rows article')].map(row => row.id)")
+
+
+def test_the_keyboard_alone_suffices(serve, browser, mixed_rows):
+    """A filter, a row, a search, a step and the mixture are reached by keys, and the address of each opens it."""
+    viewer = serve(mixed_rows)
+    page = browser.open(viewer.url)
+    read_page(page)
+
+    def fill(key, text):
+        page.press(key, key)
+        page.type(text)
+        page.press("Enter")
+
+    def reach(selector):
+        for _ in range(80):
+            if page.run(f"document.activeElement.matches({json.dumps(selector)})"):
+                return
+            page.press("Tab")
+        raise AssertionError(f"no number of tabs reaches {selector}")
+
+    page.press("f", "f")
+    page.press("ArrowDown")  # the first split
+    page.wait("location.hash.includes('split=')")
+    page.wait("document.activeElement.id === 'filter-split'")  # the focus stays where it was
+    page.press("Escape")
+    reach("#add-score")
+    page.press("ArrowDown")
+    page.wait("location.hash.includes('score=') && document.querySelector('.strip')")
+    page.run("document.activeElement.blur()")
+    fill("g", "7")
+    page.wait("document.querySelector('#row-7')")
+    addresses = [page.run("location.href")]
+    page.run("document.activeElement.blur()")
+    fill("s", "2")
+    page.wait("document.getElementById('position').textContent.includes('of step 2')")
+    addresses.append(page.run("location.href"))
+    page.run("document.activeElement.blur()")
+    fill("/", "books text")
+    page.wait("document.getElementById('search-status')?.dataset.done")
+    addresses.append(page.run("location.href"))
+    reach("#mix")
+    page.press("Enter")
+    page.wait("document.querySelectorAll('#mixture rect').length")
+    addresses.append(page.run("location.href"))
+    reach("#rows a, #rows summary")
+    reach("#theme")
+    page.press("Enter")
+    assert page.run("document.documentElement.dataset.theme") == "dark"
+    assert page.problems == []
+    text = "document.querySelector('#rows').textContent"
+    shown = page.run(text)
+    page.go("about:blank")
+    page.go(addresses[-1])  # what was copied shows the same to somebody else
+    page.wait("document.querySelectorAll('#mixture rect').length")
+    assert page.run(text) == shown
+    for address, sign in zip(addresses[:3], ("#row-7", "#rows article", ".hit"), strict=True):
+        page.go("about:blank")
+        page.go(address)
+        page.wait(f"document.querySelector({json.dumps(sign)})")
+    page.close()
+
+
+def test_differences_side_by_side(serve, browser, tmp_path):
+    """The words that differ are marked on both sides, and lead to the rows of both datasets."""
+    out = tmp_path / "other"
+    (tmp_path / "in.jsonl").write_text('{"text": "the first text"}\n{"text": "the same"}\n')
+    make = gm.Recipe(
+        sources={"a": steps.Read(read=str(tmp_path / "in.jsonl"))}, steps=[steps.Write(format="arrow")], output=str(out)
+    )
+    gm.run(make, backend="serial", progress=False)
+    shutil.copytree(out, tmp_path / "before")
+    (tmp_path / "in.jsonl").write_text('{"text": "the FIRST text"}\n{"text": "the same"}\n')
+    gm.run(make, backend="serial", progress=False, overwrite=True)
+    viewer = serve(tmp_path / "before", out)
+    page = browser.open(viewer.url)
+    assert read_page(page) == ["row-0"]
+    assert page.run("[...document.querySelectorAll('.differs')].map(s => s.textContent)") == ["first", "FIRST"]
+    page.run("document.querySelectorAll('.side a')[1].click()")
+    page.wait("document.getElementById('name').value === 'other' && document.querySelector('#row-0')")
+    assert page.problems == []
+    page.close()
+
+
+def test_pictures_in_the_browser(serve, browser, tmp_path):
+    svg = b'<svg xmlns="http://www.w3.org/2000/svg" onload="window.hacked=1"><script>window.hacked=1</script></svg>'
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, content in (("1.png", photo(1, "PNG")), ("2.svg", svg), ("3.jpg", svg), ("4.gif", b"GIF89a" + svg)):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    viewer = serve(tmp_path / "a.tar")
+    page = browser.open(viewer.url)
+    assert len(read_page(page)) == 4
+    page.wait("document.querySelector('#row-0 img').naturalWidth === 48")
+    assert page.run("document.querySelectorAll('img').length") == 2  # the GIF says that it is one
+    assert page.run("window.hacked") is None
+    for row, kind in ((0, "image/png"), (3, "image/gif")):
+        connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=20)
+        connection.request("GET", f"/{viewer.token}/picture?row={row}&index=0")
+        answer = connection.getresponse()
+        assert answer.headers["Content-Type"] == kind
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert "sandbox" in answer.headers["Content-Security-Policy"]
+        answer.read()
+        connection.close()
+    assert ask(viewer, f"/{viewer.token}/picture?row=1&index=0")[0] == 400
+    saved = tmp_path / "rows.html"
+    saved.write_bytes(ask(viewer, f"/{viewer.token}/save?rows=0,3")[1])
+    page.go(saved.as_uri())
+    page.wait("document.querySelector('#row-0 img').naturalWidth === 48")
+    assert page.run("document.querySelectorAll('article').length") == 2
+    page.close()
+
+
+def test_a_saved_page_needs_nothing_else(browser, web, tmp_path):
+    saved = tmp_path / "page.html"
+    command = [sys.executable, "-m", "gristmill", "view", str(web), "--save", str(saved), "--rows", "3,5-6"]
+    subprocess.run(command, check=True, capture_output=True)
+    page = browser.open(saved.as_uri())
+    assert read_page(page) == ["row-3", "row-5", "row-6"]
+    assert page.run("document.querySelector('#row-3 pre').textContent") == open_dataset(web)[3]["text"]
+    assert page.run("window.hacked") is None
+    assert page.problems == []
+    assert [url for url in page.requests if url != "about:blank"] == [saved.as_uri()]
+    page.close()
+    wrong = subprocess.run([*command[:-1], "7-99999"], capture_output=True, text=True)
+    assert wrong.returncode == 2 or "Traceback" not in wrong.stderr
+
+
+def test_a_notebook(browser, web, tmp_path):
+    """The cell holds rows, also where the server cannot be reached; the address shows all of them."""
+    view = gm.view(web, rows=3)
+    try:
+        (tmp_path / "cell.html").write_text(f"<!DOCTYPE html><meta charset=utf-8>{view._repr_html_()}")
+        page = browser.open((tmp_path / "cell.html").as_uri())
+        assert page.run("document.querySelector('a').href") == view.url
+        assert view.url in repr(view)
+        frame = page.run("document.querySelector('iframe').getAttribute('srcdoc')")
+        (tmp_path / "frame.html").write_text(frame)
+        page.go((tmp_path / "frame.html").as_uri())
+        assert read_page(page) == ["row-0", "row-1", "row-2"]
+        page.close()
+    finally:
+        view.close()
 
 
 def test_raw_files(serve, tmp_path):
@@ -122,12 +282,12 @@ def test_raw_files(serve, tmp_path):
     pq.write_table(pa.table({"text": ["two", "three"], "n": [1, 2]}), tmp_path / "b.parquet")
     viewer = serve(tmp_path / "a.jsonl", tmp_path / "b.parquet")
     assert count_rows(viewer.collections["files"]) == 4
-    shown = json.loads(ask(viewer, f"/{viewer.token}/rows?name=files")[1])
+    shown = json.loads(ask(viewer, f"/{viewer.token}/rows?name=files")[1])["rows"]
     assert [row.get("text") for row in shown] == ["one", None, "two", "three"]
     assert [turn["role"] for turn in shown[1]["turns"]] == ["user", "assistant"]
     assert shown[3]["columns"] == {"n": "2"}
-    hits = ask(viewer, f"/{viewer.token}/search?name=files&query=t%5Bwh%5D&regex=1")[1].splitlines()
-    assert [json.loads(line)["number"] for line in hits] == [2, 3]
+    hits = ask(viewer, f"/{viewer.token}/search?name=files&query=t%5Bwh%5D&kind=regex")[1].splitlines()
+    assert [hit["number"] for line in hits if "number" in (hit := json.loads(line))] == [2, 3]
 
 
 def test_the_command(web):

@@ -1,5 +1,6 @@
-"""`gristmill view`: browse datasets and raw files in a local web page."""
+"""`gristmill view`: browse datasets and raw files in a local web page or in the terminal."""
 
+import getpass
 import os
 import webbrowser
 from pathlib import Path
@@ -7,59 +8,48 @@ from pathlib import Path
 import click
 
 from gristmill.cli.tables import print_lines
-from gristmill.core.errors import UsageError
-from gristmill.report.view.rows import DatasetRows, FileRows, LineRows, Rows
-from gristmill.report.view.server import Viewer
-from gristmill.shards.dataset import Dataset, open_dataset
-from gristmill.shards.manifest import MANIFEST
-from gristmill.storage.locations import parse_location
+from gristmill.pipeline.inspecting.viewing import open_collections
 
 
 @click.command(epilog="Example: gristmill view out --port 8000")
 @click.argument("paths", nargs=-1, required=True, metavar="OUT|FILES...")
 @click.option("--port", type=click.IntRange(min=0, max=65535), default=0, help="The port. Default: any free one.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
-def command(paths: tuple[str, ...], port: int, *, no_browser: bool) -> None:
+@click.option("--save", type=click.Path(dir_okay=False), help="Write chosen rows to a page of its own, and end.")
+@click.option("--rows", "chosen", default="0-9", show_default=True, help="The rows for --save, such as 0-9,15.")
+def command(paths: tuple[str, ...], port: int, save: str | None, chosen: str, *, no_browser: bool) -> None:
     """Browse datasets, or raw JSONL, Parquet, Arrow and tar files, in a local web page.
 
-    Shows rows with their documents, tokens and masks, chats as conversations, quarantined and dropped records; finds
-    text and regular expressions. The page is served on this machine only, and its address holds a random token.
-    Ctrl-C ends it.
+    Shows rows with their documents, tokens and masks, chats as conversations, pictures, quarantined and dropped
+    records; finds text, regular expressions and token ids. Two datasets are shown side by side with what differs. The
+    page is served on this machine only, and its address holds a random token. Ctrl-C ends it.
     """
-    viewer = Viewer(_open_collections(paths), port)
+    collections = open_collections(paths)
+    if save is not None:
+        from gristmill.report.view.requests import parse_numbers  # noqa: PLC0415  (a terminal needs none of it)
+        from gristmill.report.view.rows import count_rows  # noqa: PLC0415
+        from gristmill.report.view.saved_page import make_saved_page  # noqa: PLC0415
+        from gristmill.storage.commit import write_file  # noqa: PLC0415
+
+        rows = next(iter(collections.values()))
+        num_rows = count_rows(rows)
+        default = click.get_current_context().get_parameter_source("chosen") is click.core.ParameterSource.DEFAULT
+        numbers = list(range(min(10, num_rows))) if default else parse_numbers(chosen, num_rows)
+        write_file(Path(save), make_saved_page(rows, numbers).encode(errors="backslashreplace"), "view")
+        print_lines(f"{save} holds {len(numbers):,} rows")
+        return
+    from gristmill.report.view.server import Viewer  # noqa: PLC0415
+
+    viewer = Viewer(collections, port)
     print_lines(f"showing {', '.join(paths)} at {viewer.url}")
-    if "SSH_CONNECTION" in os.environ:
-        print_lines(f"on your own machine first: ssh -L {viewer.port}:127.0.0.1:{viewer.port} THIS-MACHINE")
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    if connection:
+        # The address that the other side has reached is the third word.
+        host = connection[2] if len(connection) == 4 else "THIS-MACHINE"
+        print_lines(
+            f"on your own machine first: ssh -L {viewer.port}:127.0.0.1:{viewer.port} {getpass.getuser()}@{host}"
+        )
     elif not no_browser:
         webbrowser.open(viewer.url)
     print_lines("Ctrl-C ends the viewer")
     viewer.serve()
-
-
-def _open_collections(paths: tuple[str, ...]) -> dict[str, Rows]:
-    """Open every dataset with its quarantined and dropped records; all other paths are files."""
-    collections: dict[str, Rows] = {}
-    files: list[Path] = []
-    for path in paths:
-        location = parse_location(path)
-        if (location / MANIFEST).exists() or not isinstance(location, Path) or location.is_dir():
-            dataset = open_dataset(location)
-            name = location.name if location.name not in collections else path
-            collections |= _open_dataset_collections(name, dataset)
-        elif location.exists():
-            files.append(location)
-        else:
-            raise UsageError(f"there is no file or dataset {path}", help="name the output of a run, or raw files")
-    if files:
-        collections["files"] = FileRows(files)
-    return collections
-
-
-def _open_dataset_collections(name: str, dataset: Dataset) -> dict[str, Rows]:
-    collections: dict[str, Rows] = {name: DatasetRows(dataset)}
-    manifest = dataset.manifest
-    for title, stored in (("quarantined", manifest.quarantine.files), ("dropped", manifest.dropped)):
-        if stored:
-            files = {Path(file.path).stem: file.copy_below(dataset.folder) for file in stored}
-            collections[f"{name} · {title}"] = LineRows(f"{name} · {title}", files)
-    return collections

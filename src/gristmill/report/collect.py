@@ -160,13 +160,20 @@ def show_record(record: object) -> str:
 def _hide_bytes(value: object) -> object:
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
+    if isinstance(value, str):
+        return _replace_surrogates(value)
     if isinstance(value, dict):
-        return {str(name): _hide_bytes(inner) for name, inner in value.items()}
+        return {_replace_surrogates(str(name)): _hide_bytes(inner) for name, inner in value.items()}
     return [_hide_bytes(inner) for inner in value] if isinstance(value, list) else value
 
 
+def _replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which cannot be written as JSON."""
+    return text.encode(errors="replace").decode()
+
+
 def _cut_text(text: str, max_characters: int) -> dict[str, Any]:
-    text = text.encode(errors="replace").decode()  # lone surrogates cannot be written as JSON
+    text = _replace_surrogates(text)
     if len(text) <= max_characters:
         return {"text": text}
     return {"text": text[:max_characters], "num_characters": len(text)}

@@ -156,8 +156,25 @@ def _compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Change]:
     return [Change(key=key, a=a.get(key), b=b.get(key)) for key in keys if a.get(key) != b.get(key)]
 
 
+def match_documents(a: Dataset, b: Dataset) -> Iterator[tuple[LaneDifference, LaneMatch]]:
+    """Match the documents of all shards that differ, of each source of each split; none of datasets of unlike kinds."""
+    if a.manifest.dataset_hash != b.manifest.dataset_hash and a.manifest.kind == b.manifest.kind:
+        for lane, shards_a, shards_b in _list_other_shards(a, b):
+            yield lane, LaneMatch(LaneDocuments(a, shards_a), LaneDocuments(b, shards_b))
+
+
 def _compare_lanes(a: Dataset, b: Dataset, max_records: int, *, reads: bool) -> Iterator[LaneDifference]:
     """Compare each source of each split, as it is on the disk."""
+    for lane, shards_a, shards_b in _list_other_shards(a, b):
+        if reads:
+            match = LaneMatch(LaneDocuments(a, shards_a), LaneDocuments(b, shards_b))
+            yield _describe_match(lane, match, max_records)
+        else:
+            yield lane
+
+
+def _list_other_shards(a: Dataset, b: Dataset) -> Iterator[tuple[LaneDifference, list[Shard], list[Shard]]]:
+    """Yield each source of each split that differs, with the shards of A and of B that the other does not have."""
     lanes = dict.fromkeys((split, source) for side in (a, b) for split, source, _ in side.manifest.shards())
     for split, source in lanes:
         shards_a, shards_b = (side.manifest.splits.get(split, {}).get(source, []) for side in (a, b))
@@ -174,14 +191,10 @@ def _compare_lanes(a: Dataset, b: Dataset, max_records: int, *, reads: bool) -> 
             differing_a=[shard.path for shard in other_a],
             differing_b=[shard.path for shard in other_b],
         )
-        yield (
-            _compare_documents(lane, _LaneDocuments(a, other_a), _LaneDocuments(b, other_b), max_records)
-            if reads
-            else lane
-        )
+        yield lane, other_a, other_b
 
 
-class _LaneDocuments:
+class LaneDocuments:
     """The documents of some shards: their keys, hashes of their content, and where each lies."""
 
     def __init__(self, dataset: Dataset, shards: list[Shard]) -> None:
@@ -263,24 +276,35 @@ def _number_copies(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return keys + copies * _STRIDE
 
 
-def _compare_documents(lane: LaneDifference, a: _LaneDocuments, b: _LaneDocuments, max_records: int) -> LaneDifference:
-    _, in_a, in_b = np.intersect1d(a.keys, b.keys, assume_unique=False, return_indices=True)
-    is_changed = a.digests[in_a] != b.digests[in_b]
-    changed = sorted(zip(in_a[is_changed].tolist(), in_b[is_changed].tolist(), strict=True))
-    only_a = np.setdiff1d(np.arange(len(a.keys)), in_a)
-    only_b = np.setdiff1d(np.arange(len(b.keys)), in_b)
+class LaneMatch:
+    """The documents of two lanes, matched by their origins."""
+
+    def __init__(self, a: LaneDocuments, b: LaneDocuments) -> None:
+        self.documents_a, self.documents_b = a, b
+        _, in_a, in_b = np.intersect1d(a.keys, b.keys, assume_unique=False, return_indices=True)
+        is_changed = a.digests[in_a] != b.digests[in_b]
+        self.changed: list[tuple[int, int]] = sorted(
+            zip(in_a[is_changed].tolist(), in_b[is_changed].tolist(), strict=True)
+        )
+        """Pairs of documents with the same origin and another content."""
+        self.only_a: list[int] = np.setdiff1d(np.arange(len(a.keys)), in_a).tolist()
+        self.only_b: list[int] = np.setdiff1d(np.arange(len(b.keys)), in_b).tolist()
+
+
+def _describe_match(lane: LaneDifference, match: LaneMatch, max_records: int) -> LaneDifference:
+    a, b = match.documents_a, match.documents_b
     return msgspec.structs.replace(
         lane,
-        only_in_a=len(only_a),
-        only_in_b=len(only_b),
-        changed=len(changed),
-        examples_a=[a.place(index) for index in only_a[:max_records].tolist()],
-        examples_b=[b.place(index) for index in only_b[:max_records].tolist()],
-        records=[_describe_change(a, b, *pair) for pair in changed[:max_records]],
+        only_in_a=len(match.only_a),
+        only_in_b=len(match.only_b),
+        changed=len(match.changed),
+        examples_a=[a.place(index) for index in match.only_a[:max_records]],
+        examples_b=[b.place(index) for index in match.only_b[:max_records]],
+        records=[_describe_change(a, b, *pair) for pair in match.changed[:max_records]],
     )
 
 
-def _describe_change(a: _LaneDocuments, b: _LaneDocuments, index_a: int, index_b: int) -> ChangedRecord:
+def _describe_change(a: LaneDocuments, b: LaneDocuments, index_a: int, index_b: int) -> ChangedRecord:
     place, row_a, row_b = a.place(index_a), int(a.rows[index_a]), int(b.rows[index_b])
     if a.dataset.manifest.holds_rows:
         facts = _compare_tokens(a, b, index_a, index_b)
@@ -289,7 +313,7 @@ def _describe_change(a: _LaneDocuments, b: _LaneDocuments, index_a: int, index_b
     return ChangedRecord(place=place, row_a=row_a, row_b=row_b, **facts)
 
 
-def _compare_tokens(a: _LaneDocuments, b: _LaneDocuments, index_a: int, index_b: int) -> dict[str, Any]:
+def _compare_tokens(a: LaneDocuments, b: LaneDocuments, index_a: int, index_b: int) -> dict[str, Any]:
     (ids_a, mask_a), (ids_b, mask_b) = a.tokens(index_a), b.tokens(index_b)
     position = _find_first_difference(ids_a.tolist(), ids_b.tolist())
     part = "tokens"

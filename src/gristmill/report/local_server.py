@@ -12,11 +12,14 @@ import secrets
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-import msgspec
-
 from gristmill.core.errors import GristmillError, UsageError
+from gristmill.report.plain_json import encode_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _HOST = "127.0.0.1"
 
@@ -67,6 +70,8 @@ class Reply(BaseHTTPRequestHandler):
     server_version = "gristmill"
     sys_version = ""
     local_server: LocalServer
+    words: dict[str, list[str]]
+    """All words of the request, for those that come several times."""
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -76,7 +81,8 @@ class Reply(BaseHTTPRequestHandler):
         if host not in (_HOST, "localhost") or not hmac.compare_digest(token.encode(), expected.encode()):
             self.send_body(b"wrong address: use the one that gristmill printed\n", "text/plain", HTTPStatus.FORBIDDEN)
             return
-        words = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        self.words = parse_qs(parts.query, keep_blank_values=True)
+        words = {name: values[-1] for name, values in self.words.items()}
         try:
             self.local_server.answer("/".join(rest).strip("/"), words, self)
         except GristmillError as error:
@@ -92,21 +98,30 @@ class Reply(BaseHTTPRequestHandler):
 
     def send_json(self, data: object, status: HTTPStatus = HTTPStatus.OK) -> None:
         """Send a value as JSON."""
-        self.send_body(msgspec.json.encode(data, enc_hook=str), "application/json", status)
+        self.send_body(encode_plain(data), "application/json", status)
+
+    def send_line(self, data: object) -> None:
+        """Send a value as a line of JSON, at once."""
+        self.wfile.write(encode_plain(data) + b"\n")
+        self.wfile.flush()
 
     def send_not_found(self) -> None:
         """Tell that there is nothing with this name."""
         self.send_body(b"not found\n", "text/plain", HTTPStatus.NOT_FOUND)
 
-    def send_body(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+    def send_body(
+        self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
         """Send an answer of a known size."""
-        self.send_head(kind, len(body), status)
+        self.send_head(kind, len(body), status, headers)
         self.wfile.write(body)
 
-    def send_head(self, kind: str, size: int | None, status: HTTPStatus = HTTPStatus.OK) -> None:
+    def send_head(
+        self, kind: str, size: int | None, status: HTTPStatus = HTTPStatus.OK, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
         """Send the headers; without a size the answer ends with the connection."""
         self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Type", kind if kind.startswith("image/") else f"{kind}; charset=utf-8")
         if size is not None:
             self.send_header("Content-Length", str(size))
         for name, value in (
@@ -114,7 +129,9 @@ class Reply(BaseHTTPRequestHandler):
             ("X-Content-Type-Options", "nosniff"),
             ("Referrer-Policy", "no-referrer"),
             ("X-Frame-Options", "DENY"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
             ("Connection", "close"),
+            *headers,
         ):
             self.send_header(name, value)
         self.end_headers()

@@ -82,9 +82,9 @@ def make_footer(report: Report) -> Markup:
     return element("footer", element("p", text))
 
 
-def make_document(title: str, body: Markup, script: str, *, connects: str = "'none'", images: str = "data:") -> str:
+def make_document(title: str, body: Markup, *scripts: str, connects: str = "'none'", images: str = "data:") -> str:
     """Make a whole document with our style and our scripts, whose hash the policy names."""
-    code = read_asset("theme.js") + read_asset(script)
+    code = "".join(map(read_asset, ("theme.js", *scripts)))
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src {images}; "
@@ -96,6 +96,7 @@ def make_document(title: str, body: Markup, script: str, *, connects: str = "'no
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
+        element("link", rel="icon", href="data:,"),  # else browsers ask the server for one
         element("title", title),
         Markup(f"<style>{read_asset('report.css')}</style>"),
     )

@@ -1,34 +1,24 @@
-// Everything from the server becomes text nodes, never markup. The address says what is shown: #name/lane/row.
-const make = (tag, attributes, ...children) => {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : value);
-  }
-  node.append(...children.filter((child) => child !== null));
-  return node;
-};
+// The address says all that is shown: #show=out&split=train&score=name:1:2&row=120, or step=…, or query=….
 const PAGE = 10;
 const controls = document.getElementById("controls"), list = document.getElementById("rows");
-const collections = new Map();
-let place = { name: "", lane: "", row: 0 }, searching = null;
+const collections = new Map(), chosen = new Set();
+const KEPT = ["split", "source", "reason", "score"];
+let place = new URLSearchParams(), page = null, searching = null, shownRequest = "";
 
-const readAddress = () => {
-  const [name, lane, row] = location.hash.slice(1).split("/").map(decodeURIComponent);
-  const first = collections.keys().next().value;
-  const known = collections.has(name) ? name : first;
-  const lanes = collections.get(known).lanes;
-  const chosen = lanes.some((other) => other.name === lane) ? lane : "";
-  return { name: known, lane: chosen, row: Math.max(0, Number.parseInt(row, 10) || 0) };
+const address = (changes, from = place) => {
+  const next = new URLSearchParams(from);
+  for (const [name, value] of Object.entries(changes)) {
+    next.delete(name);
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== null && one !== "") next.append(name, one);
+  }
+  return `#${next}`;
 };
-const go = (change) => {
-  const next = { ...place, ...change };
-  location.hash = [next.name, next.lane, next.row].map(encodeURIComponent).join("/");
-};
-const range = () => {
-  const collection = collections.get(place.name);
-  const lane = collection.lanes.find((other) => other.name === place.lane);
-  return lane ? [lane.start, lane.start + lane.rows] : [0, collection.rows];
+const go = (changes, from) => { location.hash = address(changes, from); };
+const current = () => collections.get(place.get("show")) || collections.values().next().value;
+const request = (names, extra) => {
+  const words = new URLSearchParams({ name: current().name, ...extra });
+  for (const name of names) for (const value of place.getAll(name)) words.append(name, value);
+  return words;
 };
 const fetchJson = async (path) => {
   const answer = await fetch(path);
@@ -36,98 +26,170 @@ const fetchJson = async (path) => {
   if (!answer.ok) throw new Error(data.error || answer.statusText);
   return data;
 };
+const fail = (error) => list.replaceChildren(make("p", { class: "bad", id: "problem" }, String(error.message)));
 
-const drawTokens = (documents) => documents.map((entry) => make("div", { class: "document" },
-  make("p", { class: "note" }, entry.origin, ` · ${entry.tokens.length.toLocaleString("en-US")} tokens`),
-  make("pre", { tabindex: "0" }, ...entry.tokens.map(([id, text, trained], number) => make("span",
-    { class: `token t${number % 2}${trained ? "" : " untrained"}`, title: `id ${id}${trained ? "" : ", not trained"}` }, text)))));
-const drawRow = (row) => make("article", { class: "sample", id: `row-${row.number}` },
-  make("header", {}, make("b", {}, `row ${row.number.toLocaleString("en-US")}`),
-    row.reason ? make("b", { class: "bad" }, row.reason) : null, row.origin ? make("span", {}, row.origin) : null,
-    make("a", { href: `#${[place.name, place.lane, row.number].map(encodeURIComponent).join("/")}` }, "link")),
-  ...(row.documents ? drawTokens(row.documents) : []),
-  ...(row.turns || []).map((turn) => make("div", { class: `turn ${turn.role === "user" ? "user" : "other"}` },
-    make("b", {}, turn.role), make("pre", { tabindex: "0" }, turn.text))),
-  row.text !== undefined ? make("pre", { tabindex: "0" }, row.text) : null,
-  row.columns && Object.keys(row.columns).length ? make("details", { open: row.text === undefined && !row.turns },
-    make("summary", {}, "Columns"), make("div", { class: "scroll" }, make("table", {}, make("tbody", {},
-      ...Object.entries(row.columns).map(([name, value]) => make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, value))))))) : null);
+const links = {
+  row: (number) => address({ row: number, step: null, query: null }),
+  document: (origin) => address({ document: origin, row: null, step: null, query: null }),
+  picture: (number, index) => `picture?${new URLSearchParams({ name: current().name, row: number, index })}`,
+  side: (side) => address({ row: side.row, show: [...collections.values()].find((other) => other.title === side.title)?.name || null }, new URLSearchParams()),
+  chosen: (row) => make("input", { type: "checkbox", class: "choose", "aria-label": `choose row ${row.number}`, checked: chosen.has(row.number),
+    onchange: (event) => { if (event.target.checked) chosen.add(row.number); else chosen.delete(row.number); drawSave(); } }),
+};
+const drawSave = () => {
+  const save = document.getElementById("save");
+  save.hidden = !chosen.size;
+  save.textContent = `save ${count(chosen.size)} chosen rows`;
+  save.href = `save?${new URLSearchParams({ name: current().name, rows: [...chosen].sort((a, b) => a - b).join(",") })}`;
+};
 
 const showRows = async () => {
-  stopSearch();
-  const [start, end] = range();
-  const first = Math.min(Math.max(place.row, start), Math.max(start, end - 1));
+  const words = request([...KEPT, "row", "step", "batch", "world"], { count: PAGE });
+  shownRequest = String(words);
   list.replaceChildren(make("p", { class: "note" }, "reading …"));
-  try {
-    const rows = await fetchJson(`rows?name=${encodeURIComponent(place.name)}&start=${first}&count=${Math.min(PAGE, end - first)}`);
-    list.replaceChildren(...(rows.length ? rows.map(drawRow) : [make("p", { class: "note" }, "There are no rows.")]));
-    list.dataset.first = first;
-    document.getElementById("position").textContent = rows.length
-      ? `rows ${first.toLocaleString("en-US")} to ${(first + rows.length - 1).toLocaleString("en-US")} of ${end.toLocaleString("en-US")}` : "no rows";
-  } catch (error) { list.replaceChildren(make("p", { class: "bad" }, String(error.message))); }
+  const answer = await fetchJson(`rows?${words}`);
+  if (shownRequest !== String(words)) return;
+  page = answer;
+  const note = page.note ? [make("p", { class: "note", id: "collection-note" }, page.note)] : [];
+  const rows = page.rows.length ? page.rows.map((row) => drawRow(row, links)) : page.note ? [] : [make("p", { class: "note" }, "There are no rows.")];
+  list.replaceChildren(...note, ...rows);
+  const step = place.has("step") ? ` of step ${count(Number(place.get("step")))}` : "";
+  document.getElementById("position").textContent = page.rows.length
+    ? `${count(page.position + 1)} to ${count(page.position + page.rows.length)} of ${count(page.total)} rows${step}` : "no rows";
+  drawFilters(page.facets);
 };
-const turnPage = (step) => {
-  const [start, end] = range();
-  go({ row: Math.min(Math.max(Number(list.dataset.first || start) + step * PAGE, start), Math.max(start, end - 1)) });
+const showMixture = async () => {
+  const steps = Number(place.get("steps") || 1000);
+  const mixture = await fetchJson(`mixture?${request(["batch", "world"], { steps })}`);
+  const svg = (tag, attributes, ...children) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  };
+  const width = 900, height = 260, step = width / mixture.points.length;
+  const bars = mixture.points.flatMap((point, index) => {
+    let below = 0;
+    return point.shares.map((share, number) => {
+      const title = svg("title", {}, `step ${count(point.step)}: ${mixture.sources[number]} ${(share * 100).toFixed(2)} %`);
+      const bar = svg("rect", { class: `c${number % 8}`, x: index * step, y: height * below, width: Math.max(step - 1, 1), height: height * share }, title);
+      below += share;
+      return bar;
+    });
+  });
+  const percent = (share) => `${(share * 100).toFixed(2)} %`;
+  list.replaceChildren(make("figure", { class: "chart", id: "mixture" },
+    make("figcaption", {}, make("span", { class: "title" }, "Mixture over steps"), make("span", { class: "unit" }, `share of rows, steps 0 to ${count(mixture.steps)}`)),
+    make("ul", { class: "legend" }, ...mixture.sources.map((source, number) => make("li", {}, make("span", { class: `swatch s${number % 8}` }), source))),
+    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Share of each source over the steps of training" }, ...bars),
+    make("details", {}, make("summary", {}, "Table"), make("div", { class: "scroll" }, make("table", {},
+      make("thead", {}, make("tr", {}, ...["step", ...mixture.sources].map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody", {}, ...mixture.points.map((point) => make("tr", {}, make("td", { class: "number" }, make("a", { href: address({ step: point.step, mixture: null, row: null }) }, count(point.step))),
+        ...point.shares.map((share) => make("td", { class: "number" }, percent(share)))))))))));
 };
 const stopSearch = () => { if (searching) { searching.abort(); searching = null; } };
-const search = async (query, isRegex) => {
-  stopSearch();
+const search = async () => {
   searching = new AbortController();
-  const mine = searching;
-  const [start, end] = range();
-  const status = make("p", { class: "note", id: "search-status" }, "searching …");
+  const status = make("p", { class: "note", id: "search-status", role: "status" }, "searching …");
   list.replaceChildren(status);
   let hits = 0;
-  try {
-    const words = new URLSearchParams({ name: place.name, query, start, end, regex: isRegex ? "1" : "0" });
-    const answer = await fetch(`search?${words}`, { signal: mine.signal });
-    if (!answer.ok) throw new Error((await answer.json()).error);
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "";
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) break;
-      const lines = (rest + value).split("\n");
-      rest = lines.pop();
-      for (const hit of lines.map((line) => JSON.parse(line))) {
-        if (hit.searched !== undefined) { status.textContent = `${hits} found, searched up to row ${hit.searched.toLocaleString("en-US")}`; continue; }
-        hits++;
-        list.append(make("article", { class: "sample hit" }, make("header", {},
-          make("a", { href: `#${[place.name, place.lane, hit.number].map(encodeURIComponent).join("/")}` }, `row ${hit.number.toLocaleString("en-US")}`)),
-          make("pre", {}, hit.before, make("mark", {}, hit.match), hit.after)));
-      }
+  const answer = await fetch(`search?${request([...KEPT, "query", "kind"], {})}`, { signal: searching.signal });
+  if (!answer.ok) throw new Error((await answer.json()).error);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const hit of lines.map((line) => JSON.parse(line))) {
+      if (hit.error) throw new Error(hit.error);
+      if (hit.searched !== undefined) { status.textContent = `${count(hits)} found, searched up to row ${count(hit.searched)}`; continue; }
+      if (hit.done) continue;
+      hits++;
+      list.append(make("article", { class: "sample hit" }, make("header", {},
+        make("a", { href: links.row(hit.number) }, `row ${count(hit.number)}`)),
+        make("pre", {}, hit.before, make("mark", {}, hit.match), hit.after)));
     }
-    status.textContent = `${hits} found${hits >= 200 ? ", more are not shown" : ""}; the search is done`;
-    status.dataset.done = "1";
-  } catch (error) { if (error.name !== "AbortError") status.textContent = String(error.message); }
+  }
+  status.textContent = `${count(hits)} found${hits >= 200 ? ", more are not shown" : ""}; the search is done`;
+  status.dataset.done = "1";
 };
+const turnPage = (name) => { if (page && page[name] !== null && page[name] !== undefined) go({ row: page[name], query: null }); };
 
-const drawControls = () => {
-  const choose = (label, id, options, value, change) => make("label", { class: "field" }, label,
-    make("select", { id, onchange: (event) => change(event.target.value) },
-      ...options.map(([name, text]) => make("option", { value: name, selected: name === value }, text))));
-  const collection = collections.get(place.name);
-  const names = [...collections.values()].map((other) => [other.name, `${other.name} (${other.rows.toLocaleString("en-US")})`]);
-  const lanes = [["", "all"], ...collection.lanes.map((lane) => [lane.name, `${lane.name} (${lane.rows.toLocaleString("en-US")})`])];
-  const query = make("input", { type: "search", id: "query", placeholder: "search (press /)", "aria-label": "Search" });
-  const regex = make("input", { type: "checkbox", id: "regex" });
-  const row = make("input", { type: "number", id: "row", min: "0", "aria-label": "Go to row", placeholder: "row (g)" });
-  controls.replaceChildren(
-    make("div", { class: "bar" },
-      choose("show", "name", names, place.name, (name) => go({ name, lane: "", row: 0 })),
-      choose("only", "lane", lanes, place.lane, (lane) => go({ lane, row: 0 })),
-      make("form", { onsubmit: (event) => { event.preventDefault(); if (query.value) search(query.value, regex.checked); else showRows(); } },
-        query, make("label", { class: "field" }, regex, "regular expression")),
-      make("form", { onsubmit: (event) => { event.preventDefault(); go({ row: Number(row.value) }); } }, row)),
-    make("div", { class: "bar" }, make("button", { type: "button", id: "previous", onclick: () => turnPage(-1) }, "← previous"),
-      make("button", { type: "button", id: "next", onclick: () => turnPage(1) }, "next →"), make("span", { class: "note", id: "position" })));
+const choose = (label, id, options, value, change) => make("label", { class: "field" }, label,
+  make("select", { id, onchange: (event) => change(event.target.value) },
+    ...options.map(([name, text]) => make("option", { value: name, selected: name === value }, text))));
+const enter = (id, label, attributes, submit) => {
+  const input = make("input", { id, "aria-label": label, placeholder: label, ...attributes });
+  return make("form", { onsubmit: (event) => { event.preventDefault(); submit(input.value.trim()); } }, input);
 };
-const update = () => {
-  const before = place;
-  place = readAddress();
-  if (before.name !== place.name || before.lane !== place.lane || !controls.firstChild) drawControls();
-  showRows();
+const drawStrip = (score) => {
+  const most = Math.max(1, ...score.counts);
+  return make("span", { class: "strip", role: "img", "aria-label": `values of ${score.name} from ${score.least} to ${score.most}` },
+    ...score.counts.map((number) => make("i", { style: `height:${Math.round((number / most) * 100)}%`, title: count(number) })));
+};
+// Each filter shows how many rows the other filters leave of every choice.
+const drawFilters = (facets) => {
+  const bar = document.getElementById("filters");
+  const focused = document.activeElement?.id;
+  const fields = ["split", "source", "reason"].filter((name) => facets[name].length).map((name) => choose(name, `filter-${name}`,
+    [["", "all"], ...facets[name].map(([value, number]) => [value, `${value} (${count(number)})`])], place.get(name) || "", (value) => go({ [name]: value, row: null, step: null })));
+  const change = (score, low, high) => go({ row: null, step: null,
+    score: facets.scores.map((other) => (other.name === score.name ? `${score.name}:${low}:${high}` : `${other.name}:${other.low ?? ""}:${other.high ?? ""}`)) });
+  const scores = facets.scores.map((score) => {
+    const low = make("input", { type: "number", step: "any", value: score.low, "aria-label": `least ${score.name}`, placeholder: score.least, id: `low-${score.name}`, onchange: () => change(score, low.value, high.value) });
+    const high = make("input", { type: "number", step: "any", value: score.high, "aria-label": `most ${score.name}`, placeholder: score.most, id: `high-${score.name}`, onchange: () => change(score, low.value, high.value) });
+    return make("span", { class: "field score" }, score.name, drawStrip(score), low, "to", high,
+      make("button", { type: "button", "aria-label": `remove the filter by ${score.name}`, onclick: () => go({ row: null, score: place.getAll("score").filter((other) => !other.startsWith(`${score.name}:`)) }) }, "×"));
+  });
+  const others = current().scores.filter((name) => !facets.scores.some((score) => score.name === name));
+  const add = others.length && !place.has("step") ? [choose("score", "add-score", [["", "filter by …"], ...others.map((name) => [name, name])], "",
+    (name) => { if (name) go({ row: null, score: [...place.getAll("score"), `${name}::`] }); })] : [];
+  bar.replaceChildren(...fields, ...scores, ...add);
+  if (focused) document.getElementById(focused)?.focus();
+};
+const drawControls = () => {
+  const collection = current();
+  const names = [...collections.values()].map((other) => [other.name, other.rows === null ? other.title : `${other.name} (${count(other.rows)})`]);
+  const batch = make("input", { type: "number", id: "batch", min: "1", value: place.get("batch") || "8", "aria-label": "rows of a rank in a step" });
+  const world = make("input", { type: "number", id: "world", min: "1", value: place.get("world") || "1", "aria-label": "number of ranks" });
+  const order = () => ({ batch: batch.value, world: world.value, row: null, query: null, document: null });
+  const kinds = [["text", "text"], ["regex", "regular expression"], ...(collection.has_tokens ? [["token", "token id"]] : [])];
+  const bars = [
+    make("div", { class: "bar" },
+      choose("show", "name", names, collection.name, (name) => { chosen.clear(); go({ show: name }, new URLSearchParams()); }),
+      enter("query", "search (press /)", { type: "search", value: place.get("query") || "" }, (query) => go({ query, kind: document.getElementById("kind").value, row: null, step: null, mixture: null, document: null })),
+      choose("for", "kind", kinds, place.get("kind") || "text", () => {}),
+      enter("row", "row (g)", { inputmode: "numeric" }, (row) => go({ row: row.replaceAll(",", ""), query: null, step: null, document: null, mixture: null })),
+      collection.has_steps ? enter("document", "document: source:file@position", {}, (origin) => go({ document: origin, query: null, step: null, row: null })) : null),
+    collection.has_steps ? make("div", { class: "bar" },
+      enter("step", "step of training (s)", { inputmode: "numeric" }, (step) => go({ ...order(), step: step.replaceAll(",", ""), mixture: null })),
+      make("label", { class: "field" }, "rows a rank", batch), make("label", { class: "field" }, "ranks", world),
+      make("button", { type: "button", id: "mix", onclick: () => go({ ...order(), mixture: "1", step: null }) }, "mixture over steps")) : null,
+    make("div", { class: "bar", id: "filters" }),
+    make("div", { class: "bar" }, make("button", { type: "button", id: "previous", onclick: () => turnPage("previous") }, "← previous"),
+      make("button", { type: "button", id: "next", onclick: () => turnPage("next") }, "next →"), make("span", { class: "note", id: "position" }),
+      make("a", { id: "save", hidden: true, download: "rows.html" }))];
+  controls.replaceChildren(...bars.filter((bar) => bar !== null));
+  drawSave();
+};
+const update = async () => {
+  stopSearch();
+  const before = current();
+  place = new URLSearchParams(location.hash.slice(1));
+  if (before !== current() || !controls.firstChild) drawControls();
+  shownRequest = "";
+  document.getElementById("position").textContent = "";
+  for (const id of ["query", "step", "document"]) { const input = document.getElementById(id); if (input && input !== document.activeElement) input.value = place.get(id) || ""; }
+  try {
+    if (place.has("query")) await search();
+    else if (place.has("mixture")) await showMixture();
+    else if (place.has("document")) {
+      const { row } = await fetchJson(`document?${new URLSearchParams({ name: current().name, place: place.get("document") })}`);
+      location.replace(address({ row, document: null }));
+    } else await showRows();
+  } catch (error) { if (error.name !== "AbortError") fail(error); }
 };
 addEventListener("hashchange", update);
 addEventListener("keydown", (event) => {
@@ -135,11 +197,12 @@ addEventListener("keydown", (event) => {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  const action = { "/": () => document.getElementById("query").focus(), g: () => document.getElementById("row").focus(),
-    n: () => turnPage(1), p: () => turnPage(-1), ArrowRight: () => turnPage(1), ArrowLeft: () => turnPage(-1) }[event.key];
+  const focus = (id) => () => document.getElementById(id)?.focus();
+  const action = { "/": focus("query"), g: focus("row"), s: focus("step"), f: focus("filter-split"),
+    n: () => turnPage("next"), p: () => turnPage("previous"), ArrowRight: () => turnPage("next"), ArrowLeft: () => turnPage("previous"), G: () => turnPage("last") }[event.key];
   if (action) { event.preventDefault(); action(); }
 });
 fetchJson("info").then((answer) => {
   for (const collection of answer) collections.set(collection.name, collection);
   update();
-}).catch((error) => list.replaceChildren(make("p", { class: "bad" }, String(error.message))));
+}).catch(fail);

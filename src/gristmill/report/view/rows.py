@@ -1,213 +1,285 @@
-"""Rows as the viewer shows them: any row by its number, and a search from any row on.
+"""Collections of rows that can be looked at: any row by its number, filters that narrow each other, blocks to search.
 
-A dataset is opened by its manifest alone; a shard is opened when one of its rows is asked for. So the first page of
-10^8 rows costs what the first page of ten does.
+Rows lie in ranges: consecutive rows of one split, source and reason. A filter by any of these chooses ranges, so it
+costs the same for ten rows and for 10^8. A filter by scores chooses numbers of rows.
 """
 
 from __future__ import annotations
 
-import re
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import INPUT_IDS, LOSS_MASK
-from gristmill.report.collect import show_record
-from gristmill.shards.formats.shard_format import open_shard
-from gristmill.shards.token_rows import LENGTHS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping
 
-    from gristmill.shards.dataset import Dataset
-    from gristmill.shards.formats.base import ShardReader
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
-_SUFFIXES = {".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".tar": "webdataset"}
-_SNIPPET = 60
+FACETS = ("split", "source", "reason")
+_NUM_BINS = 24
 
 
-class RowRange(msgspec.Struct, frozen=True):
-    """Consecutive rows with one name: a source of a split, or a file."""
+class RowRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive rows of one split, source and reason. What a collection does not have is empty."""
 
-    name: str
+    split: str = ""
+    source: str = ""
+    reason: str = ""
     start: int
     rows: int
 
 
-class Rows(Protocol):
-    """Something with numbered rows that can be looked at."""
+class ScoreRange(msgspec.Struct, frozen=True):
+    """A filter by a score: a row is chosen if one of its documents has a value from `low` to `high`."""
+
+    name: str
+    low: float = -math.inf
+    high: float = math.inf
+
+    @classmethod
+    def parse(cls, text: str) -> ScoreRange:
+        """Parse a filter as it is in an address.
+
+        >>> ScoreRange.parse("gopher_quality.words:50:")
+        ScoreRange(name='gopher_quality.words', low=50.0, high=inf)
+        """
+        name, low, high = [*text.rsplit(":", 2), "", ""][:3]
+        try:
+            return cls(name, float(low or -math.inf), float(high or math.inf))
+        except ValueError:
+            raise UsageError(
+                f"{text!r} is no filter by a score", help="write it as name:low:high, where low or high may be empty"
+            ) from None
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
+    """The filters of a collection of rows; empty values choose all."""
+
+    split: str = ""
+    source: str = ""
+    reason: str = ""
+    scores: tuple[ScoreRange, ...] = ()
+
+    def matches(self, rows: RowRange) -> bool:
+        """Whether the rows of a range are chosen, whatever their scores are."""
+        return all(not (wanted := getattr(self, facet)) or wanted == getattr(rows, facet) for facet in FACETS)
+
+
+class RowBlock(NamedTuple):
+    """Consecutive rows for a search. Its functions run in threads, and may take long."""
+
+    first_row: int
+    num_rows: int
+    load_texts: Callable[[], pa.Array]
+    """Returns the text of each row."""
+    find_token: Callable[[int], NDArray[np.bool_]] | None = None
+    """Tells for each row whether it has a token; None: rows are no tokens."""
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that a training step reads."""
+
+    number: int
+    """Its number in the dataset."""
+    stream_row: int
+    rank: int
+    epoch: int
+    source: str
+
+
+class StepOrder(Protocol):
+    """The order of training of a dataset. The stream provides it."""
+
+    def find_rows(self, step: int, batch_size: int, world_size: int) -> list[StepRow]:
+        """Find the rows that a step reads."""
+
+    def describe_mixture(self, steps: int, batch_size: int, world_size: int) -> dict[str, Any]:
+        """Describe the share of each source in the first steps."""
+
+
+class Rows:
+    """Something with numbered rows that can be looked at. Subclasses say what is in a row."""
 
     title: str
-    kind: str
-    lanes: list[RowRange]
+    kind = "records"
+    has_tokens = False
+    note = ""
+    """What people should know about the collection."""
+    steps: StepOrder | None = None
+    is_slow = False
+    """Whether counting the rows takes long, so that it waits until they are asked for."""
+
+    @property
+    def ranges(self) -> list[RowRange]:
+        raise NotImplementedError
+
+    @property
+    def score_names(self) -> list[str]:
+        """The names of the scores that rows can be filtered by."""
+        return []
 
     def describe_row(self, number: int) -> dict[str, Any]:
-        """Describe a row as plain data for the page."""
+        """Describe a row as plain data for a page."""
+        raise NotImplementedError
 
-    def read_text(self, number: int) -> str:
-        """Return the text of a row, for a search."""
+    def read_pictures(self, number: int) -> list[bytes]:
+        """Return the pictures of a row."""
+        raise IndexError(f"row {number} has no pictures")
+
+    def read_blocks(self, start: int, end: int) -> Iterator[RowBlock]:
+        """Yield all blocks with rows from `start` up to `end`, for a search. Nothing is shared with other readers."""
+        raise NotImplementedError
+
+    def read_scores(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the row of each document, in order, and its score, which is NaN where nothing was measured."""
+        raise UsageError(f"there is no score {name!r}", help="the list of scores is empty here")
+
+    def find_document(self, place: str) -> int:
+        """Find the row of a document by its origin as it is shown: `source:file@position`."""
+        raise UsageError(f"documents cannot be found by their origin here: {place!r}", help="open a dataset")
 
 
 def count_rows(rows: Rows) -> int:
     """Count the rows of a collection."""
-    return sum(lane.rows for lane in rows.lanes)
+    return sum(part.rows for part in rows.ranges)
 
 
-class DatasetRows:
-    """The rows of a dataset, in the order of its manifest."""
+class Selection:
+    """Rows of a collection that filters choose, in order."""
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-        self.title = dataset.folder.name
-        self.kind = dataset.manifest.kind
-        self.lanes = _list_lanes(dataset)
-        self._has_tokenizer = dataset.manifest.tokenizer is not None and bool(dataset.manifest.tokenizer.files)
-        self._names = {file.path: file.relative for file in dataset.manifest.files.values()}
+    def __init__(self, rows: Rows, filters: Filters) -> None:
+        chosen = [part for part in rows.ranges if part.rows and filters.matches(part)]
+        self._starts = np.array([part.start for part in chosen], np.int64)
+        self._stops = self._starts + np.array([part.rows for part in chosen], np.int64)
+        self.numbers: NDArray[np.int64] | None = None
+        if filters.scores:
+            numbers = find_scored_rows(rows, filters.scores)
+            self.numbers = numbers[self._is_in_range(numbers)]
+        self._ends = np.cumsum(self._stops - self._starts)
 
-    def describe_row(self, number: int) -> dict[str, Any]:
-        record = self.dataset[number]
-        origins = [
-            f"{origin.source}:{self._names.get(origin.path, origin.path)}@{origin.position}"
-            for origin in self.dataset.origins(number)
-        ]
-        if self.dataset.manifest.holds_rows:
-            return {"number": number, "documents": self._describe_documents(record, origins)}
-        return {"number": number, "origin": origins[0] if origins else "", **describe_record(record)}
+    def __len__(self) -> int:
+        if self.numbers is not None:
+            return len(self.numbers)
+        return int(self._ends[-1]) if len(self._ends) else 0
 
-    def _describe_documents(self, record: Mapping[str, Any], origins: list[str]) -> list[dict[str, Any]]:
-        """Describe the documents of a row: for each token its id, its text and whether it is trained."""
-        ends = np.cumsum([0, *record[LENGTHS].tolist()]).tolist()
-        documents = []
-        for origin, (start, end) in zip(origins, pairwise(ends), strict=True):
-            ids = record[INPUT_IDS][start:end].tolist()
-            trained = record[LOSS_MASK][start:end].tolist() if LOSS_MASK in record else [True] * len(ids)
-            texts = [self._decode([token]) for token in ids]
-            documents.append({"origin": origin, "tokens": list(zip(ids, texts, map(int, trained), strict=True))})
-        return documents
+    def row(self, position: int) -> int:
+        """Return the number of the row at a position."""
+        if self.numbers is not None:
+            return int(self.numbers[position])
+        part = int(np.searchsorted(self._ends, position, side="right"))
+        return int(self._stops[part] - (self._ends[part] - position))
 
-    def _decode(self, ids: list[int]) -> str:
-        return self.dataset.decode_ids(np.array(ids)) if self._has_tokenizer else " ".join(map(str, ids))
+    def find(self, row: int) -> int:
+        """Find the position of the first chosen row from `row` on."""
+        if self.numbers is not None:
+            return int(np.searchsorted(self.numbers, row))
+        part = int(np.searchsorted(self._stops, row, side="right"))
+        if part == len(self._stops):
+            return len(self)
+        before = int(self._ends[part - 1]) if part else 0
+        return before + max(0, row - int(self._starts[part]))
 
-    def read_text(self, number: int) -> str:
-        record = self.dataset[number]
-        if not self.dataset.manifest.holds_rows:
-            return show_record(record)
-        return self._decode(record[INPUT_IDS][: int(record[LENGTHS].sum())].tolist())
+    def spans(self, start: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges that hold all chosen rows from `start` on; with filters by scores also others."""
+        for first, stop in zip(self._starts.tolist(), self._stops.tolist(), strict=True):
+            if stop > start:
+                yield max(first, start), stop
 
+    def mask(self, first_row: int, num_rows: int) -> NDArray[np.bool_]:
+        """Tell which of some consecutive rows are chosen."""
+        if self.numbers is None:
+            return self._is_in_range(np.arange(first_row, first_row + num_rows))
+        low, high = np.searchsorted(self.numbers, [first_row, first_row + num_rows])
+        mask = np.zeros(num_rows, np.bool_)
+        mask[self.numbers[low:high] - first_row] = True
+        return mask
 
-def _list_lanes(dataset: Dataset) -> list[RowRange]:
-    lanes: list[RowRange] = []
-    start = 0
-    for split, sources in dataset.manifest.splits.items():
-        for source, shards in sources.items():
-            num_rows = sum(shard.rows for shard in shards)
-            lanes.append(RowRange(f"{split}/{source}", start, num_rows))
-            start += num_rows
-    return lanes
-
-
-class LineRows:
-    """Quarantined or dropped records of a dataset: files of JSON lines, of which the first thousands are shown."""
-
-    max_lines = 5000
-
-    def __init__(self, title: str, files: Mapping[str, Path]) -> None:
-        self.title = title
-        self.kind = "records"
-        self._records: list[dict[str, Any]] = []
-        self.lanes = []
-        for name, path in files.items():
-            start = len(self._records)
-            for record in open_shard(path, "jsonl").rows():
-                self._records.append(record)
-                if len(self._records) - start == self.max_lines:
-                    break
-            self.lanes.append(RowRange(name, start, len(self._records) - start))
-
-    def describe_row(self, number: int) -> dict[str, Any]:
-        record = self._records[number]
-        reason = f"{record.get('step', '')}: {record.get('reason', '')}"
-        return {"number": number, "origin": str(record.get("place", "")), "reason": reason, **describe_record(record)}
-
-    def read_text(self, number: int) -> str:
-        return show_record(self._records[number])
+    def _is_in_range(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if not len(self._starts):
+            return np.zeros(len(numbers), np.bool_)
+        parts = np.searchsorted(self._stops, numbers, side="right")
+        inside = np.minimum(parts, len(self._stops) - 1)
+        mask: NDArray[np.bool_] = (parts < len(self._stops)) & (numbers >= self._starts[inside])
+        return mask
 
 
-class FileRows:
-    """The records of raw files, before any recipe exists."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.title = ", ".join(path.name for path in paths[:3]) + (" …" if len(paths) > 3 else "")
-        self.kind = "records"
-        self.lanes = []
-        self._readers: list[ShardReader] = []
-        start = 0
-        for path in paths:
-            file_format = next((name for suffix, name in _SUFFIXES.items() if suffix in path.suffixes), None)
-            if file_format is None:
-                raise UsageError(
-                    f"{path} has no format that can be shown", help=f"known are {', '.join(_SUFFIXES)}, also compressed"
-                )
-            reader = open_shard(path, file_format)
-            num_rows = reader.count_rows()
-            self._readers.append(reader)
-            self.lanes.append(RowRange(path.name, start, num_rows))
-            start += num_rows
-
-    def _read(self, number: int) -> dict[str, Any]:
-        for lane, reader in zip(self.lanes, self._readers, strict=True):
-            if lane.start <= number < lane.start + lane.rows:
-                return reader.row(number - lane.start)
-        raise IndexError(f"there is no record {number}")
-
-    def describe_row(self, number: int) -> dict[str, Any]:
-        return {"number": number, "origin": "", **describe_record(self._read(number))}
-
-    def read_text(self, number: int) -> str:
-        return show_record(self._read(number))
+def find_scored_rows(rows: Rows, scores: tuple[ScoreRange, ...]) -> NDArray[np.int64]:
+    """Find the rows that every filter by a score chooses, in order."""
+    numbers: NDArray[np.int64] | None = None
+    for score in scores:
+        document_rows, values = rows.read_scores(score.name)
+        matching = np.unique(document_rows[(values >= score.low) & (values <= score.high)])
+        numbers = matching if numbers is None else np.intersect1d(numbers, matching, assume_unique=True)
+    return np.empty(0, np.int64) if numbers is None else numbers
 
 
-def describe_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a record: its turns if it is a chat, its text if it has one, and its other columns."""
-    described: dict[str, Any] = {}
-    turns = record.get("messages") or record.get("conversations")
-    if isinstance(turns, list) and turns and all(isinstance(turn, dict) for turn in turns):
-        described["turns"] = [
-            {
-                "role": str(turn.get("role") or turn.get("from") or ""),
-                "text": show_record(turn.get("content", turn.get("value", ""))),
-            }
-            for turn in turns
-        ]
-    elif isinstance(record.get("text"), str):
-        described["text"] = record["text"]
-    shown = {"messages", "conversations"} if "turns" in described else {"text"} if "text" in described else set()
-    described["columns"] = {
-        str(name): show_record(value) for name, value in record.items() if name not in shown and value is not None
+def count_facets(rows: Rows, filters: Filters) -> dict[str, Any]:
+    """Count the rows of each split, source and reason, and the values of scores, as the other filters leave them."""
+    ranges = rows.ranges
+    counts = [part.rows for part in ranges]
+    if filters.scores:
+        numbers = find_scored_rows(rows, filters.scores)
+        borders = [(part.start, part.start + part.rows) for part in ranges]
+        counts = np.diff(np.searchsorted(numbers, np.array(borders, np.int64).reshape(-1, 2)))[:, 0].tolist()
+    facets: dict[str, Any] = {}
+    for facet in FACETS:
+        others = msgspec.structs.replace(filters, **{facet: ""})
+        totals: Counter[str] = Counter()
+        for part, count in zip(ranges, counts, strict=True):
+            totals[getattr(part, facet)] += count if others.matches(part) else 0
+        facets[facet] = [] if set(totals) <= {""} else list(totals.items())
+    facets["scores"] = [_describe_score(rows, filters, score) for score in filters.scores]
+    return facets
+
+
+def _describe_score(rows: Rows, filters: Filters, score: ScoreRange) -> dict[str, Any]:
+    """Describe the values of a score in the rows that all other filters choose, as a histogram over all values."""
+    document_rows, values = rows.read_scores(score.name)
+    known = np.isfinite(values)
+    others = Selection(
+        rows, msgspec.structs.replace(filters, scores=tuple(other for other in filters.scores if other != score))
+    )
+    described: dict[str, Any] = {
+        "name": score.name,
+        "low": _finite(score.low),
+        "high": _finite(score.high),
+        "counts": [],
     }
-    return described
+    if not known.any():
+        return described
+    least, most = float(values[known].min()), float(values[known].max())
+    known &= (
+        np.isin(document_rows, others.numbers) if others.numbers is not None else others._is_in_range(document_rows)
+    )
+    counts, _ = np.histogram(values[known], _NUM_BINS, (least, most))
+    return described | {"least": least, "most": most, "counts": counts.tolist()}
 
 
-def search_rows(rows: Rows, query: str, *, is_regex: bool, start: int, end: int) -> Iterator[dict[str, Any] | int]:
-    """Yield the hits from a row on, each with the text around it; a number in between says how far the search is."""
-    try:
-        pattern = re.compile(query if is_regex else re.escape(query), re.IGNORECASE)
-    except re.error as error:
-        raise UsageError(f"{query!r} is no regular expression: {error}") from None
-    for number in range(start, end):
-        text = rows.read_text(number)
-        match = pattern.search(text)
-        if match is not None:
-            before = max(0, match.start() - _SNIPPET)
-            yield {
-                "number": number,
-                "before": text[before : match.start()],
-                "match": match[0][:200],
-                "after": text[match.end() : match.end() + _SNIPPET],
-            }
-        elif (number - start) % 500 == 499:
-            yield number
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def read_page(
+    rows: Rows, filters: Filters, row: int, count: int, describe: Callable[[int], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Describe some chosen rows from `row` on, with the rows where the pages before and after begin."""
+    selection = Selection(rows, filters)
+    total = len(selection)
+    position = min(selection.find(row), max(0, total - 1))
+    end = min(position + count, total)
+    return {
+        "rows": [describe(selection.row(place)) for place in range(position, end)],
+        "position": position,
+        "total": total,
+        "previous": selection.row(max(0, position - count)) if position else None,
+        "next": selection.row(end) if end < total else None,
+        "last": selection.row(max(0, total - count)) if total else None,
+        "facets": count_facets(rows, filters),
+        "note": rows.note,
+    }

@@ -1,23 +1,24 @@
-"""The viewer's server. Nothing but rows of what was opened can be asked for."""
+"""The viewer's server. Nothing but rows of what was opened can be asked for.
+
+Pictures are sent with the content type that their first bytes say, and with a policy under which nothing in them could
+run.
+"""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from gristmill.core.errors import GristmillError
 from gristmill.report.local_server import LocalServer
 from gristmill.report.markup import element, join
 from gristmill.report.page import make_document, make_theme_button
-from gristmill.report.view.rows import count_rows, search_rows
+from gristmill.report.view.describe import find_picture_type
+from gristmill.report.view.requests import Requests
+from gristmill.report.view.saved_page import make_saved_page
 
 if TYPE_CHECKING:
     from gristmill.report.local_server import Reply
     from gristmill.report.view.rows import Rows
-
-_MAX_ROWS = 100
-_MAX_HITS = 200
 
 
 class Viewer(LocalServer):
@@ -26,41 +27,32 @@ class Viewer(LocalServer):
     def __init__(self, collections: dict[str, Rows], port: int = 0) -> None:
         super().__init__(port)
         self.collections = collections
-        self._lock = threading.Lock()  # readers keep state, and two browsers may ask at once
+        self.requests = Requests(collections)
 
-    def answer(self, name: str, words: dict[str, str], reply: Reply) -> None:
+    def answer(self, name: str, words: dict[str, str], reply: Reply) -> None:  # noqa: ARG002  (filters come several times)
         """Answer with the page, or with what it asks for."""
+        requests = self.requests
         if not name:
             reply.send_page(self.make_page())
         elif name == "info":
-            reply.send_json(self.describe())
+            reply.send_json(requests.describe())
         elif name == "rows":
-            count = int(words.get("count", "10"))
-            reply.send_json(self.read_rows(words["name"], int(words.get("start", "0")), count))
+            reply.send_json(requests.read_rows(reply.words))
+        elif name == "mixture":
+            reply.send_json(requests.describe_mixture(reply.words))
+        elif name == "document":
+            reply.send_json(requests.find_document(reply.words))
+        elif name == "picture":
+            content = requests.read_picture(reply.words)
+            kind = find_picture_type(content) or "application/octet-stream"
+            reply.send_body(content, kind, headers=(("Content-Security-Policy", "default-src 'none'; sandbox"),))
+        elif name == "save":
+            page = make_saved_page(*requests.list_chosen(reply.words)).encode(errors="backslashreplace")
+            reply.send_body(page, "text/html", headers=(("Content-Disposition", 'attachment; filename="rows.html"'),))
         elif name == "search":
-            self._stream_hits(words, reply)
+            self._stream_hits(reply)
         else:
             reply.send_not_found()
-
-    def describe(self) -> list[dict[str, Any]]:
-        """Describe all collections for the page."""
-        return [
-            {
-                "name": name,
-                "title": rows.title,
-                "kind": rows.kind,
-                "rows": count_rows(rows),
-                "lanes": msgspec.to_builtins(rows.lanes),
-            }
-            for name, rows in self.collections.items()
-        ]
-
-    def read_rows(self, name: str, start: int, count: int) -> list[dict[str, Any]]:
-        """Describe some rows of a collection."""
-        rows = self.collections[name]
-        end = min(start + min(count, _MAX_ROWS), count_rows(rows))
-        with self._lock:
-            return [rows.describe_row(number) for number in range(max(0, start), end)]
 
     def make_page(self) -> str:
         """Make the page, which asks for everything else."""
@@ -73,22 +65,16 @@ class Viewer(LocalServer):
             ),
             element("main", element("div", id="controls"), element("div", id="rows", aria_live="polite"), id="view"),
         )
-        return make_document(f"{title} · Gristmill", body, "view.js", connects="'self'")
+        scripts = ("rows.js", "view.js")
+        return make_document(f"{title} · Gristmill", body, *scripts, connects="'self'", images="'self' data:")
 
-    def _stream_hits(self, words: dict[str, str], reply: Reply) -> None:
-        """Send each hit as a line of JSON, as soon as it is found."""
-        rows = self.collections[words["name"]]
-        start, end = int(words.get("start", "0")), int(words.get("end", str(count_rows(rows))))
-        hits = search_rows(
-            rows, words["query"], is_regex=words.get("regex") == "1", start=start, end=min(end, count_rows(rows))
-        )
-        first = next(hits, None)  # a wrong expression is told before anything is sent
+    def _stream_hits(self, reply: Reply) -> None:
+        """Send each hit as a line of JSON, as soon as it is found. An error behind the first one is a line, too."""
+        hits = self.requests.search(reply.words)  # a wrong expression is told before anything is sent
         reply.send_head("application/x-ndjson", None)
-        num_hits = 0
-        while first is not None and num_hits < _MAX_HITS:
-            num_hits += not isinstance(first, int)
-            line = {"searched": first} if isinstance(first, int) else first
-            reply.wfile.write(msgspec.json.encode(line) + b"\n")
-            reply.wfile.flush()
-            with self._lock:
-                first = next(hits, None)
+        try:
+            for hit in hits:
+                reply.send_line(hit)
+            reply.send_line({"done": True})
+        except GristmillError as error:
+            reply.send_line({"error": error.message})

@@ -1,0 +1,1 @@
+document.getElementById("rows").append(...JSON.parse(document.getElementById("data").textContent).map((row) => drawRow(row)));

@@ -1,0 +1,141 @@
+"""What differs between two datasets: pairs of documents with the same origin and another content, and single ones.
+
+The datasets are compared when the first of these rows is asked for, as `gristmill diff` does: only shards that differ
+are read, and each of their documents takes 28 bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gristmill.report.collect import show_record
+from gristmill.report.differences import match_documents
+from gristmill.report.view.dataset_rows import make_record_blocks
+from gristmill.report.view.rows import RowRange, Rows
+from gristmill.report.view.text_difference import find_spans, mark_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gristmill.report.differences import LaneDocuments
+    from gristmill.report.view.dataset_rows import DatasetRows
+    from gristmill.report.view.rows import RowBlock
+
+_MAX_TOKENS = 16_384
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    """A document of A and the one of B with the same origin, by their numbers in the lane; None: there is none."""
+
+    lane_a: LaneDocuments
+    lane_b: LaneDocuments
+    a: int | None
+    b: int | None
+
+
+class DifferenceRows(Rows):
+    """The documents in which two datasets differ, side by side."""
+
+    kind = "differences"
+    is_slow = True
+
+    def __init__(self, a: DatasetRows, b: DatasetRows) -> None:
+        self._sides = a, b
+        self.names = (a.title, b.title) if a.title != b.title else (str(a.dataset.folder), str(b.dataset.folder))
+        self.title = f"{self.names[0]} | {self.names[1]}"
+
+    @cached_property
+    def _found(self) -> tuple[list[_Pair], list[RowRange]]:
+        a, b = (side.dataset for side in self._sides)
+        pairs: list[_Pair] = []
+        ranges: list[RowRange] = []
+        for lane, match in match_documents(a, b):
+            for reason, indices in (
+                ("changed", match.changed),
+                (f"only in {self.names[0]}", [(index, None) for index in match.only_a]),
+                (f"only in {self.names[1]}", [(None, index) for index in match.only_b]),
+            ):
+                ranges.append(
+                    RowRange(split=lane.split, source=lane.source, reason=reason, start=len(pairs), rows=len(indices))
+                )
+                pairs += [_Pair(match.documents_a, match.documents_b, *pair) for pair in indices]
+        return pairs, [part for part in ranges if part.rows]
+
+    @property
+    def ranges(self) -> list[RowRange]:
+        return self._found[1]
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        of_a, of_b = (side.dataset.manifest for side in self._sides)
+        if of_a.dataset_hash == of_b.dataset_hash:
+            return "The two datasets hold the same bytes in the same order."
+        if of_a.kind != of_b.kind:
+            return (
+                f"{self.names[0]} holds {of_a.kind} and {self.names[1]} {of_b.kind}: their documents are not compared."
+            )
+        return "" if self.ranges else "The same documents, in another order or in other rows."
+
+    def describe_row(self, number: int) -> dict[str, Any]:
+        pair = self._found[0][number]
+        place = pair.lane_a.place(pair.a) if pair.a is not None else pair.lane_b.place(pair.b or 0)
+        part = next(part for part in self.ranges if part.start <= number < part.start + part.rows)
+        described = {"number": number, "origin": place, "reason": part.reason}
+        compare = self._compare_tokens if self._sides[0].has_tokens else self._compare_records
+        return described | {"sides": compare(pair)}
+
+    def _compare_records(self, pair: _Pair) -> list[dict[str, Any]]:
+        records = [_read_record(lane, index) for lane, index in ((pair.lane_a, pair.a), (pair.lane_b, pair.b))]
+        texts = [_show_record(record) for record in records]
+        marked = mark_difference(*texts) if None not in (pair.a, pair.b) else tuple([(text, 0)] for text in texts)
+        sides = zip((pair.lane_a, pair.lane_b), (pair.a, pair.b), self.names, marked, strict=True)
+        return [{**_name_side(lane, index, name), "pieces": pieces} for lane, index, name, pieces in sides]
+
+    def _compare_tokens(self, pair: _Pair) -> list[dict[str, Any]]:
+        sides = ((pair.lane_a, pair.a), (pair.lane_b, pair.b))
+        tokens = [[] if index is None else _read_tokens(lane, index) for lane, index in sides]
+        spans = find_spans(*tokens) if None not in (pair.a, pair.b) else [[(0, len(side), False)] for side in tokens]
+        described = []
+        for rows, (lane, index), name, own, own_spans in zip(
+            self._sides, sides, self.names, tokens, spans, strict=True
+        ):
+            differs = [int(flag) for start, end, flag in own_spans for _ in range(start, end)]
+            shown = rows.token_texts.describe([token for token, _ in own], [flag for _, flag in own])
+            marked = [(*token, flag) for token, flag in zip(shown, differs, strict=True)]
+            described.append({**_name_side(lane, index, name), "tokens": marked})
+        return described
+
+    def read_blocks(self, start: int, end: int) -> Iterator[RowBlock]:
+        def show(number: int) -> str:
+            return "\n".join(
+                "".join(piece[0] if "pieces" in side else piece[1] for piece in side.get("pieces") or side["tokens"])
+                for side in self.describe_row(number)["sides"]
+            )
+
+        return make_record_blocks(({"text": show(number)} for number in range(start, end)), start)
+
+
+def _name_side(lane: LaneDocuments, index: int | None, name: str) -> dict[str, Any]:
+    return {"title": name, "row": None if index is None else int(lane.rows[index])}
+
+
+def _read_record(lane: LaneDocuments, index: int | None) -> Mapping[str, Any] | None:
+    return None if index is None else lane.dataset[int(lane.rows[index])]
+
+
+def _show_record(record: Mapping[str, Any] | None) -> str:
+    """Show all columns of a record, the text first."""
+    if record is None:
+        return ""
+    others = {name: value for name, value in record.items() if name != "text" and value is not None}
+    text = record.get("text")
+    parts = [text] if isinstance(text, str) else []
+    return "\n\n".join([*parts, *([show_record(others)] if others else [])])
+
+
+def _read_tokens(lane: LaneDocuments, index: int) -> list[tuple[int, bool]]:
+    ids, trained = lane.tokens(index)
+    return list(zip(ids[:_MAX_TOKENS].tolist(), trained[:_MAX_TOKENS].tolist(), strict=True))

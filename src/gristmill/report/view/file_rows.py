@@ -1,0 +1,67 @@
+"""The records of raw files, before any recipe exists."""
+
+from __future__ import annotations
+
+import bisect
+from typing import TYPE_CHECKING, Any
+
+from gristmill.report.view.dataset_rows import make_record_blocks
+from gristmill.report.view.describe import describe_record, list_pictures
+from gristmill.report.view.raw_files import BadRecord, open_raw_file
+from gristmill.report.view.rows import RowRange, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gristmill.report.view.raw_files import RawRecord
+    from gristmill.report.view.rows import RowBlock
+
+
+class FileRows(Rows):
+    """The records of raw files, one file after another. Files are the sources."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.title = ", ".join(path.name for path in paths[:3]) + (" …" if len(paths) > 3 else "")
+        self._paths = paths
+        self._files = [open_raw_file(path) for path in paths]
+        self.note = " ".join(file.note for file in self._files if file.note)
+        names = [path.name for path in paths]
+        names = names if len(set(names)) == len(names) else [str(path) for path in paths]
+        self._starts = [0]
+        for file in self._files:
+            self._starts.append(self._starts[-1] + file.num_rows)
+        self._ranges = [
+            RowRange(source=name, start=start, rows=file.num_rows)
+            for name, start, file in zip(names, self._starts, self._files, strict=False)
+        ]
+
+    @property
+    def ranges(self) -> list[RowRange]:
+        return self._ranges
+
+    def _read(self, number: int) -> RawRecord:
+        file = bisect.bisect_right(self._starts, number) - 1
+        return self._files[file].row(number - self._starts[file])
+
+    def describe_row(self, number: int) -> dict[str, Any]:
+        file = bisect.bisect_right(self._starts, number) - 1
+        origin = f"{self._ranges[file].source}, record {number - self._starts[file]:,}"
+        record = self._read(number)
+        if isinstance(record, BadRecord):
+            return {"number": number, "origin": origin, "bad": record.problem, "text": record.text}
+        try:
+            return {"number": number, "origin": origin, **describe_record(record)}
+        except RecursionError:
+            return {"number": number, "origin": origin, "bad": "the record is nested too deeply to be shown"}
+
+    def read_pictures(self, number: int) -> list[bytes]:
+        record = self._read(number)
+        return [] if isinstance(record, BadRecord) else [content for _, content in list_pictures(record)]
+
+    def read_blocks(self, start: int, end: int) -> Iterator[RowBlock]:
+        for path, part in zip(self._paths, self._ranges, strict=True):
+            if part.start < end and part.start + part.rows > start:
+                records = open_raw_file(path).rows()
+                shown = ({"text": r.text} if isinstance(r, BadRecord) else r for r in records)
+                yield from make_record_blocks(shown, part.start)

@@ -1,0 +1,105 @@
+"""Quarantined or dropped records of a dataset: files of JSON lines, of which the first thousands are shown."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from gristmill.core.names import check_choice
+from gristmill.report.collect import show_record
+from gristmill.report.view.dataset_rows import make_record_blocks
+from gristmill.report.view.describe import cut_text, describe_record
+from gristmill.report.view.rows import RowRange, Rows
+from gristmill.report.view.text_difference import mark_difference
+from gristmill.shards.formats.shard_format import open_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gristmill.report.view.rows import RowBlock
+
+_MAX_LINES = 5000
+_HIDDEN = {"place", "source", "file", "position", "part", "step", "reason", "record", "before", "after"}
+
+
+class LineRows(Rows):
+    """Quarantined or dropped records, in the order of their sources and reasons."""
+
+    def __init__(self, title: str, files: list[Path]) -> None:
+        self.title = title
+        lines = [line for path in files for line in islice(open_shard(path, "jsonl").rows(), _MAX_LINES)]
+        self._lines = sorted(lines, key=_name_range)
+        self.note = f"Of each file, the first {_MAX_LINES:,} records are shown." if len(lines) >= _MAX_LINES else ""
+        names = [_name_range(line) for line in self._lines]
+        starts = [number for number, name in enumerate(names) if not number or name != names[number - 1]]
+        self._ranges = [
+            RowRange(source=names[start][0], reason=names[start][1], start=start, rows=end - start)
+            for start, end in zip(starts, [*starts[1:], len(names)], strict=True)
+        ]
+        self._failed = [_list_failed(line) for line in self._lines]
+
+    @property
+    def ranges(self) -> list[RowRange]:
+        return self._ranges
+
+    @property
+    def score_names(self) -> list[str]:
+        return list(dict.fromkeys(name for scores in self._failed for name in scores))
+
+    def read_scores(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        check_choice("score", name, self.score_names)
+        return np.arange(len(self._lines)), np.array([scores.get(name, np.nan) for scores in self._failed])
+
+    def describe_row(self, number: int) -> dict[str, Any]:
+        line = self._lines[number]
+        source, reason = _name_range(line)
+        described = {
+            "number": number,
+            "origin": str(line.get("place") or f"{source}:{line.get('file', '')}@{line.get('position', '')}"),
+            "reason": reason,
+            **describe_record({name: value for name, value in line.items() if name not in _HIDDEN}),
+        }
+        if "before" in line:
+            before, after = mark_difference(show_record(line["before"]), show_record(line.get("after", "")))
+            return described | {"sides": [{"title": "before", "pieces": before}, {"title": "after", "pieces": after}]}
+        record = _decode_record(line.get("record"))
+        if isinstance(record, dict):
+            own = describe_record(record)
+            columns = {**own.pop("columns"), **described["columns"]}
+            return described | own | {"columns": columns}
+        return described | ({} if record is None else {"text": cut_text(show_record(record))})
+
+    def read_blocks(self, start: int, end: int) -> Iterator[RowBlock]:
+        return make_record_blocks(({"text": _show_line(line)} for line in self._lines[start:end]), start)
+
+
+def _name_range(line: dict[str, Any]) -> tuple[str, str]:
+    return str(line.get("source", "")), f"{line.get('step', '')}: {line.get('reason', '')}"
+
+
+def _list_failed(line: dict[str, Any]) -> dict[str, float]:
+    """List the scores that a record failed by. The lines may have been written by anyone."""
+    failed = line.get("failed")
+    values = failed.items() if isinstance(failed, dict) else ()
+    return {f"{line.get('step', '')}.{name}": float(value) for name, value in values if isinstance(value, int | float)}
+
+
+def _decode_record(record: object) -> object:
+    if isinstance(record, str) and record.startswith("{"):
+        try:
+            return msgspec.json.decode(record)
+        except (msgspec.DecodeError, RecursionError):
+            pass
+    return record
+
+
+def _show_line(line: dict[str, Any]) -> str:
+    """Show what a search of a record sees: its text, its error and what it was changed to."""
+    values = (_decode_record(line.get("record")), *(line.get(name) for name in ("error", "before", "after")))
+    return "\n".join(show_record(value) for value in values if value is not None)

@@ -1,0 +1,145 @@
+"""A search in the rows of a collection: text, regular expressions or token ids, with results as they come.
+
+Blocks of rows are searched in two threads by RE2, which needs no more time for any expression than in proportion to the
+text, so that an expression from an address cannot keep the server busy for ever. Plain text is searched the same way,
+without regard to case: 0.5 to 1.7 GB/s a core.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from gristmill.report.view.rows import RowBlock, Rows, Selection
+
+SearchKind = Literal["text", "regex", "token"]
+NUM_THREADS = 2
+_SNIPPET = 60
+_MAX_MATCH = 200
+_MAX_BLOCK_HITS = 200
+"""Hits of one block that are described; a search shows no more in all."""
+
+Hit = dict[str, Any]
+
+
+def search_rows(rows: Rows, selection: Selection, query: str, kind: SearchKind, start: int = 0) -> Iterator[Hit | int]:
+    """Yield the hits from a row on, each with the text around it; a number says up to which row all was searched.
+
+    Raises:
+        UsageError: The query is no regular expression or no token id.
+    """
+    find = _make_finder(query, kind)
+    return _search_blocks(_list_blocks(rows, selection, start), find, selection, start)
+
+
+def _list_blocks(rows: Rows, selection: Selection, start: int) -> Iterator[RowBlock]:
+    last = -1
+    for first, stop in selection.spans(start):
+        for block in rows.read_blocks(first, stop):
+            if block.first_row > last:  # a block may reach into the next range
+                last = block.first_row
+                yield block
+
+
+def _search_blocks(
+    blocks: Iterator[RowBlock], find: Callable[[RowBlock, Selection, int], list[Hit]], selection: Selection, start: int
+) -> Iterator[Hit | int]:
+    waiting: deque[tuple[RowBlock, Future[list[Hit]]]] = deque()
+    pool = ThreadPoolExecutor(NUM_THREADS)
+    try:
+        for block in blocks:
+            waiting.append((block, pool.submit(find, block, selection, start)))
+            if len(waiting) > 2 * NUM_THREADS:
+                yield from _collect_hits(*waiting.popleft())
+        while waiting:
+            yield from _collect_hits(*waiting.popleft())
+    finally:  # the browser may have gone elsewhere
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _collect_hits(block: RowBlock, future: Future[list[Hit]]) -> Iterator[Hit | int]:
+    yield from future.result()
+    yield block.first_row + block.num_rows
+
+
+def _make_finder(query: str, kind: SearchKind) -> Callable[[RowBlock, Selection, int], list[Hit]]:
+    if kind == "token":
+        if not query.isdecimal():
+            raise UsageError(f"{query!r} is no token id", help="search for text instead, or give a number")
+        return lambda block, selection, start: _find_token(block, selection, start, int(query))
+    expression = f"(?i){_remove_groups(query) if kind == 'regex' else re.escape(query)}"
+    try:
+        pc.match_substring_regex(pa.array([""]), expression)
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"{query!r} is no regular expression: {error}", help="expressions are those of RE2, without look-around"
+        ) from None
+    return lambda block, selection, start: _find_text(block, selection, start, expression)
+
+
+def _find_text(block: RowBlock, selection: Selection, start: int, expression: str) -> list[Hit]:
+    texts = block.load_texts()
+    matching = pc.match_substring_regex(texts, expression).fill_null(False).to_numpy(zero_copy_only=False)
+    indices = _choose_hits(matching, block, selection, start)
+    chosen = texts.take(pa.array(indices))
+    offsets = pc.find_substring_regex(chosen, expression).to_pylist()
+    matches = pc.extract_regex(chosen, f"(?P<match>{expression})").field("match").to_pylist()
+    hits = []
+    for index, text, offset, match in zip(indices.tolist(), chosen.to_pylist(), offsets, matches, strict=True):
+        begin = len(text.encode()[:offset].decode(errors="replace"))
+        end = begin + len(match)
+        hits.append(
+            {
+                "number": block.first_row + index,
+                "before": text[max(0, begin - _SNIPPET) : begin],
+                "match": match[:_MAX_MATCH],
+                "after": text[end : end + _SNIPPET],
+            }
+        )
+    return hits
+
+
+def _find_token(block: RowBlock, selection: Selection, start: int, token: int) -> list[Hit]:
+    if block.find_token is None:
+        raise UsageError("these rows are no tokens", help="search for text")
+    indices = _choose_hits(block.find_token(token), block, selection, start)
+    return [
+        {"number": block.first_row + index, "before": "", "match": f"id {token}", "after": ""}
+        for index in indices.tolist()
+    ]
+
+
+def _choose_hits(matching: Any, block: RowBlock, selection: Selection, start: int) -> Any:
+    """Choose the matching rows that the filters choose, too."""
+    indices = np.flatnonzero(matching)
+    if len(indices):
+        indices = indices[
+            selection.mask(block.first_row, block.num_rows)[indices] & (indices >= start - block.first_row)
+        ]
+    return indices[:_MAX_BLOCK_HITS]
+
+
+def _remove_groups(expression: str) -> str:
+    r"""Make all groups of an expression plain: only the whole match is shown, and groups would have to be named.
+
+    >>> _remove_groups(r"(a|[(]b)\((?P<name>c)(?i:d)")
+    '(?:a|[(]b)\\((?:c)(?i:d)'
+    """
+    return re.sub(
+        r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?P?<[^>=!]*>|(?!\?))",
+        lambda match: "(?:" if match[0].startswith("(") else match[0],
+        expression,
+        flags=re.DOTALL,
+    )

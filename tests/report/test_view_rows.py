@@ -1,0 +1,260 @@
+"""What the viewer shows, without a browser: filters that narrow each other, searches, jumps, differences, pictures."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from gristmill_testing.pictures import photo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gristmill as gm
+from gristmill import steps
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.inspecting.viewing import open_collections
+from gristmill.report.view.dataset_rows import make_record_blocks
+from gristmill.report.view.requests import Requests
+from gristmill.report.view.rows import Filters, RowRange, Rows, ScoreRange, Selection, count_facets
+from gristmill.report.view.search import search_rows
+from gristmill.shards.dataset import open_dataset
+from gristmill.stream import Stream
+
+WORDS = "gopher_quality.words"
+
+
+def read_score(folder, name):
+    """The score of each document by its origin, read with pyarrow alone."""
+    scores = {}
+    for path in sorted(folder.glob("scores/*/*.arrow")):
+        for row in pa.ipc.open_stream(pa.memory_map(str(path))).read_all().to_pylist():
+            origin = row["origin"]
+            scores[origin["file"], origin["position"], origin["part"]] = row[name]
+    return scores
+
+
+def list_documents(dataset):
+    """(row, split, source, origin) of every document."""
+    row = 0
+    for split, source, shard in dataset.manifest.shards():
+        for record in pa.ipc.open_stream(pa.memory_map(str(dataset.folder / shard.path))).read_all().to_pylist():
+            for origin in record.get("origins") or [record["origin"]]:
+                yield row, split, source, (origin["file"], origin["position"], origin["part"])
+            row += 1
+
+
+def read_numbers(requests, **words):
+    answer = requests.read_rows({name: value if isinstance(value, list) else [value] for name, value in words.items()})
+    return [row["number"] for row in answer["rows"]], answer
+
+
+@pytest.mark.parametrize("name", ["web", "mixed_rows"])
+def test_filters_narrow_each_other(request, name):
+    folder = request.getfixturevalue(name)
+    requests = Requests(open_collections([folder]))
+    scores = read_score(folder, WORDS)
+    documents = list(list_documents(open_dataset(folder)))
+    values = sorted(scores[origin] for *_, origin in documents)
+    low, high = values[len(values) // 4], values[len(values) // 2]
+    splits, sources = {"", *(d[1] for d in documents)}, {"", *(d[2] for d in documents)}
+    for split, source, scored in product(sorted(splits), sorted(sources), (False, True)):
+
+        def keep(document, *, split=split, source=source, scored=scored):
+            _, own_split, own_source, origin = document
+            in_score = not scored or low <= scores[origin] <= high
+            return split in ("", own_split) and source in ("", own_source) and in_score
+
+        expected = sorted({document[0] for document in documents if keep(document)})
+        words = {"split": split, "source": source, "count": "12", "score": [f"{WORDS}:{low}:{high}"] if scored else []}
+        numbers, answer = read_numbers(requests, **words)
+        assert numbers == expected[:12]
+        assert answer["total"] == len(expected)
+        # The counts of a choice are those of the page that it would open.
+        for other, number in answer["facets"]["split"]:
+            assert number == len({d[0] for d in documents if keep(d, split=other)})
+    facet = answer["facets"]["scores"][0]
+    known = [scores[d[3]] for d in documents if d[1] == split and d[2] == source]
+    assert sum(facet["counts"]) == len(known)  # the filter by the score itself does not narrow its own histogram
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(0, 40), st.data())
+def test_a_selection_is_the_chosen_rows_in_order(sizes, row, data):
+    class Numbered(Rows):
+        title = "numbers"
+
+        @property
+        def ranges(self):
+            starts = np.cumsum([0, *sizes]).tolist()
+            pairs = enumerate(zip(starts, sizes, strict=False))
+            return [RowRange(source=str(n % 2), start=start, rows=size) for n, (start, size) in pairs]
+
+        def read_scores(self, name):
+            return np.repeat(np.arange(sum(sizes)), 2), values
+
+    values = np.array(
+        data.draw(st.lists(st.sampled_from([0.0, 1.0, np.nan]), min_size=2 * sum(sizes), max_size=2 * sum(sizes)))
+    )
+    rows = Numbered()
+    for source, scores in product(("", "0", "1", "2"), ((), ("x:1:",))):
+        filters = Filters(source=source, scores=tuple(map(ScoreRange.parse, scores)))
+        expected = [
+            number for part in rows.ranges for number in range(part.start, part.start + part.rows)
+            if source in ("", part.source) and (not scores or 1.0 in values[2 * number : 2 * number + 2])
+        ]  # fmt: skip
+        selection = Selection(rows, filters)
+        assert [selection.row(place) for place in range(len(selection))] == expected
+        assert selection.find(row) == sum(number < row for number in expected)
+        assert np.flatnonzero(selection.mask(0, sum(sizes))).tolist() == expected
+        assert sum(number for _, number in count_facets(rows, Filters(scores=filters.scores))["source"]) >= len(
+            expected
+        )
+
+
+def test_reasons_of_dropped_records(web):
+    requests = Requests(open_collections([web]))
+    name = "out · dropped"
+    paths = sorted((web / "dropped").glob("*.jsonl"))
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    _, answer = read_numbers(requests, name=name)
+    assert answer["total"] == len(lines)
+    reasons = dict(answer["facets"]["reason"])
+    assert reasons == {
+        reason: sum(f"{line['step']}: {line['reason']}" == reason for line in lines) for reason in reasons
+    }
+    source = lines[0]["source"]
+    _, answer = read_numbers(requests, name=name, source=source)
+    assert answer["total"] == sum(line["source"] == source for line in lines)
+    score = requests.collections[name].score_names[0]
+    _, answer = read_numbers(requests, name=name, score=f"{score}:0:1e9")
+    assert answer["total"] == sum(f"{line['step']}.{key}" == score for line in lines for key in line.get("failed", {}))
+
+
+def test_a_step_shows_the_rows_of_the_stream(mixed_rows):
+    requests = Requests(open_collections([mixed_rows]))
+    stream, dataset = Stream(mixed_rows), open_dataset(mixed_rows)
+    for step in (0, 3):
+        numbers, answer = read_numbers(requests, step=str(step), batch="3", world="2", count="100")
+        ids = np.concatenate([stream.batch(step, 3, rank, 2)["input_ids"] for rank in range(2)])
+        assert [dataset[number]["input_ids"].tolist() for number in numbers] == ids.tolist()
+        assert [row["step"]["rank"] for row in answer["rows"]] == [0, 0, 0, 1, 1, 1]
+    mixture = requests.describe_mixture({"steps": ["200"], "batch": ["4"]})
+    shares = np.mean([point["shares"] for point in mixture["points"]], axis=0)
+    assert dict(zip(mixture["sources"], shares.round(2).tolist(), strict=True)) == {"web": 0.75, "books": 0.25}
+    assert [point["step"] for point in mixture["points"]][:2] == [0, 3]
+
+
+def test_a_document_is_found_by_its_origin(mixed_rows, web):
+    for folder in (mixed_rows, web):
+        rows = open_collections([folder])["out"]
+        for number in (0, 5, len(rows.dataset) - 1):
+            described = rows.describe_row(number)
+            for place in [entry["origin"] for entry in described.get("documents", ())] or [described["origin"]]:
+                found = rows.describe_row(rows.find_document(place))
+                assert place in [entry["origin"] for entry in found.get("documents", ())] or found["origin"] == place
+        for place in ("web:nothing.jsonl@0", "nonsense", "web:a@99999999999999999999999"):
+            with pytest.raises(UsageError):
+                rows.find_document(place)
+
+
+def find(rows, query, kind="text", filters=None, start=0):
+    hits = search_rows(rows, Selection(rows, filters or Filters()), query, kind, start)
+    return [hit for hit in hits if not isinstance(hit, int)]
+
+
+def test_a_search_finds_texts_expressions_and_tokens(mixed_rows):
+    rows = open_collections([mixed_rows])["out"]
+    dataset = open_dataset(mixed_rows)
+    texts = [dataset.decode(number) for number in range(len(dataset))]
+    wanted = {"web text number 17", "web text number 27"}
+    for query, kind, expected in (
+        ("BOOKS TEXT number 4", "text", [n for n, text in enumerate(texts) if "books text number 4" in text]),
+        (r"web\s+text number (1|2)7", "regex", [n for n, text in enumerate(texts) if any(w in text for w in wanted)]),
+        ("no such words", "text", []),
+    ):
+        hits = find(rows, query, kind)
+        assert [hit["number"] for hit in hits] == expected
+        for hit in hits:
+            assert hit["before"] + hit["match"] + hit["after"] in texts[hit["number"]]
+    token = int(dataset[3]["input_ids"][0])
+    lengths = [int(dataset[n]["lengths"].sum()) for n in range(len(dataset))]
+    expected = [n for n in range(len(dataset)) if token in dataset[n]["input_ids"][: lengths[n]]]
+    assert [hit["number"] for hit in find(rows, str(token), "token")] == expected[:200]
+    assert [hit["number"] for hit in find(rows, str(token), "token", Filters(split="validation"))] == [
+        number for number in expected if number >= len(dataset.split("train"))
+    ]
+    assert [hit["number"] for hit in find(rows, str(token), "token", start=10)] == [n for n in expected if n >= 10]
+    for query, kind in (("(", "regex"), ("(?=x)", "regex"), ("seven", "token")):
+        with pytest.raises(UsageError):
+            find(rows, query, kind)
+
+
+@settings(max_examples=30)
+@given(st.text(max_size=30), st.integers(0, 25), st.integers(1, 5))
+def test_a_text_is_found_wherever_it_is(text, start, size):
+    query = text[start : start + size]
+    if query.strip():
+
+        class Texts(Rows):
+            @property
+            def ranges(self):
+                return [RowRange(start=0, rows=2)]
+
+            def read_blocks(self, start, end):
+                return make_record_blocks([{"text": "\u2603"}, {"text": text}])
+
+        [hit] = [hit for hit in find(Texts(), query) if hit["number"] == 1]
+        assert hit["before"] + hit["match"] + hit["after"] in text
+
+
+def make_dataset(folder, texts, output, **pack):
+    (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(folder / "in.jsonl"))},
+        steps=[steps.Write(format="arrow")],
+        output=str(folder / output),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    return folder / output
+
+
+def test_two_datasets_side_by_side(tmp_path):
+    texts = [f"text {n} of many words" for n in range(20)]
+    a = make_dataset(tmp_path, texts, "a")
+    texts[4] = "text 4 of MANY words"  # the same length: all origins stay
+    b = make_dataset(tmp_path, [*texts, "one more"], "b")
+    collections = open_collections([a, b])
+    assert next(iter(collections)) == "differences"
+    requests = Requests(collections)
+    _, answer = read_numbers(requests, name="differences")
+    assert answer["facets"]["reason"] == [("changed", 1), ("only in b", 1)]
+    changed, added = answer["rows"]
+    assert [[piece for piece in side["pieces"] if piece[1]] for side in changed["sides"]] == [
+        [("many", 1)],
+        [("MANY", 1)],
+    ]
+    assert [side["row"] for side in changed["sides"]] == [4, 4]
+    assert [side["row"] for side in added["sides"]] == [None, 20]
+    assert [hit["number"] for hit in find(collections["differences"], "one more")] == [1]
+    same = Requests(open_collections([a, a])).read_rows({"name": ["differences"]})
+    assert same["rows"] == []
+    assert "same bytes" in same["note"]
+
+
+def test_pictures_are_sent_as_what_they_are(tmp_path):
+    import pyarrow.parquet as pq
+
+    picture = photo(1, "PNG")
+    svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+    table = pa.table({
+        "image": [{"bytes": picture, "path": "a.png"}, {"bytes": svg, "path": "b.png"}],
+        "more": pa.array([[picture, picture], None], pa.list_(pa.binary())),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "a.parquet")
+    rows = open_collections([tmp_path / "a.parquet"])["files"]
+    assert [entry["column"] for entry in rows.describe_row(0)["pictures"]] == ["image", "more", "more"]
+    assert rows.read_pictures(0) == [picture] * 3
+    assert "pictures" not in rows.describe_row(1)
+    with pytest.raises(IndexError):
+        Requests({"files": rows}).read_picture({"row": ["1"], "index": ["0"]})
