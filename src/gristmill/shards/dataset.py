@@ -27,7 +27,6 @@ from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.shards.verify import Verification, verify
 from gristmill.storage.locations import parse_location
 from gristmill.storage.stores.options import name_bucket
-from gristmill.text.tokenizers import find_tokenizer, load_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from gristmill.shards.formats.base import ShardReader
     from gristmill.storage.locations import Location
-    from gristmill.text.tokenizers import Engine
+    from gristmill.text.tokenizers import TextDecoder
 
 _MAX_OPEN_SHARDS = 8
 
@@ -168,8 +167,10 @@ class Dataset:
         return self.manifest.shard_schema()
 
     @cached_property
-    def _tokenizer(self) -> Engine:
-        return load_engine(find_tokenizer(str(self.manifest.tokenizer_folder(self.folder))))
+    def _tokenizer(self) -> TextDecoder:
+        from gristmill.text.tokenizers import find_tokenizer, load_decoder  # noqa: PLC0415  (only for rows of tokens)
+
+        return load_decoder(find_tokenizer(str(self.manifest.tokenizer_folder(self.folder))))
 
     def quarantine(self) -> Iterator[dict[str, Any]]:
         """Iterate over quarantined records: origin, step, reason, and the record itself if it was small enough."""

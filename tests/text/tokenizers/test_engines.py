@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError, UsageError
-from gristmill.text.tokenizers import adversarial, compare_engines, find_tokenizer, load_engine, pieces
+from gristmill.text.tokenizers import adversarial, compare_engines, find_tokenizer, load_decoder, load_engine, pieces
 from gristmill.text.tokenizers.engine import clear_engine_cache
 
 TRAINED = "trained"
@@ -64,6 +64,39 @@ def test_fast_engine_equals_reference_on_real_texts(engines, name):
     corpora = OPEN_CORPORA if name == TRAINED or name.startswith("made_") else CORPORA
     texts = [text[:4000] for corpus in corpora for text in corpus_texts(corpus, 12, first=30)]
     assert compare_engines(engines(name, "fastokens"), engines(name), texts) is None
+
+
+@pytest.mark.parametrize("name", [TRAINED, *TOKENIZERS])
+def test_the_decoder_equals_the_reference(engines, name):
+    """On all ids, and on any sequence of them: parts of characters, unknown ids, added tokens."""
+    reference = engines(name)
+    decoder = load_decoder(reference._files)
+    sizes = range(reference.vocab_size)
+    assert decoder.decode(sizes) == reference.decode(sizes)
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.one_of(st.integers(0, reference.vocab_size + 3), st.integers(0, 300)), max_size=20))
+    def compare(ids):
+        assert decoder.decode(ids) == reference.decode(ids)
+
+    compare()
+
+
+def test_only_byte_level_tokenizers_are_decoded_without_an_engine(engines):
+    kinds = {name: type(load_decoder(engines(name)._files)).__name__ for name in (TRAINED, "made_gemma_like")}
+    assert kinds == {TRAINED: "_ByteLevelDecoder", "made_gemma_like": "ReferenceEngine"}
+
+
+def test_added_tokens_with_spaces_are_decoded_as_they_are(tmp_path):
+    def add(data):
+        ids = [*data["model"]["vocab"].values(), *(token["id"] for token in data["added_tokens"])]
+        token = {"id": max(ids) + 1, "content": "<a b ü>", "special": False}
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        data["added_tokens"].append({**token, **flags})
+
+    files = changed(tmp_path, add)
+    ids = load_engine(files, specials_as_text=False).encode(["wheat <a b ü> über"])[0]
+    assert load_decoder(files).decode(ids) == load_engine(files).decode(ids) == "wheat <a b ü> über"
 
 
 @pytest.mark.parametrize("name", [TRAINED, *TOKENIZERS])

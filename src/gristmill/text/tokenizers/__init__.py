@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gristmill.text.tokenizers.check_tokenizer import TokenizerReport, id_type
     from gristmill.text.tokenizers.choose import AUTO, EngineChoice, choose_engine, confirm_on_sample
     from gristmill.text.tokenizers.control_tokens import PlainTextEngine, find_unmarked_controls
+    from gristmill.text.tokenizers.decoder import TextDecoder, load_decoder
     from gristmill.text.tokenizers.engine import ENGINES, REFERENCE, Engine, clear_engine_cache, load_engine
     from gristmill.text.tokenizers.facts import TokenizerFacts, read_facts
     from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
@@ -27,6 +28,7 @@ __all__ = [
     "Mismatch",
     "PlainTextEngine",
     "SpecialLiterals",
+    "TextDecoder",
     "TokenizerFacts",
     "TokenizerFiles",
     "TokenizerReport",
@@ -38,6 +40,7 @@ __all__ = [
     "find_tokenizer",
     "find_unmarked_controls",
     "id_type",
+    "load_decoder",
     "load_engine",
     "read_byte_lengths",
     "read_facts",
@@ -51,6 +54,7 @@ _HOMES = {
     "ENGINES": "gristmill.text.tokenizers.engine",
     "REFERENCE": "gristmill.text.tokenizers.engine",
     "ByteLengths": "gristmill.text.tokenizers.byte_lengths",
+    "TextDecoder": "gristmill.text.tokenizers.decoder",
     "Engine": "gristmill.text.tokenizers.engine",
     "EngineChoice": "gristmill.text.tokenizers.choose",
     "Mismatch": "gristmill.text.tokenizers.parity",
@@ -67,6 +71,7 @@ _HOMES = {
     "find_tokenizer": "gristmill.text.tokenizers.files",
     "find_unmarked_controls": "gristmill.text.tokenizers.control_tokens",
     "id_type": "gristmill.text.tokenizers.check_tokenizer",
+    "load_decoder": "gristmill.text.tokenizers.decoder",
     "load_engine": "gristmill.text.tokenizers.engine",
     "read_byte_lengths": "gristmill.text.tokenizers.byte_lengths",
     "read_facts": "gristmill.text.tokenizers.facts",

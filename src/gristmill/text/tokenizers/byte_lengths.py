@@ -131,7 +131,7 @@ def read_token_bytes(files: TokenizerFiles) -> list[bytes] | None:
         return None
     contents = {number: token.content.encode() for number, token in added.items()}
     if is_bytes:
-        byte_of = {char: byte for byte, char in enumerate(_list_byte_characters())}
+        byte_of = {char: byte for byte, char in enumerate(list_byte_characters())}
         contents |= {number: bytes(map(byte_of.__getitem__, token)) for token, number in words.items()}
     else:
         contents |= {number: _spell(token) for token, number in words.items()}
@@ -208,10 +208,10 @@ def _keeps_lengths(pre_tokenizer: dict[str, Any] | None) -> bool:
 
 @lru_cache(maxsize=1)
 def _make_byte_alphabet() -> frozenset[str]:
-    return frozenset(_list_byte_characters())
+    return frozenset(list_byte_characters())
 
 
-def _list_byte_characters() -> list[str]:
+def list_byte_characters() -> list[str]:
     """List the characters that stand for the bytes 0 to 255: printable ones for themselves, others from U+0100 on."""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
