@@ -46,8 +46,8 @@ def test_lists_of_cpus(text, cpus):
 
 
 def test_nodes_with_usable_cpus_count(nodes):
-    """Node 2 is memory alone, node 3 is outside of the mask, and node 10 comes after node 1."""
-    folder = nodes(node0="0-3", node1="4-7", node2="", node3="12-15", node10="8-11")
+    """Node 2 is memory alone, node 3 is outside of the mask, node 10 comes after node 1, and `node0x` is no node."""
+    folder = nodes(node0="0-3", node1="4-7", node2="", node3="12-15", node10="8-11", node0x="0-3")
     assert find_nodes([1, 2, 4, 8, 9], folder) == {0: (1, 2), 1: (4,), 10: (8, 9)}
     assert list(find_nodes(range(16), folder)) == [0, 1, 3, 10]
 

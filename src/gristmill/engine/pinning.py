@@ -79,11 +79,12 @@ def find_nodes(usable_cpus: Iterable[int], nodes_folder: Path = _NODES) -> dict[
     nodes = {}
     for folder in nodes_folder.glob("node[0-9]*"):
         try:
+            number = int(folder.name.removeprefix("node"))
             cpus = parse_cpu_list((folder / "cpulist").read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # what has another name is no node
             continue
         if usable.intersection(cpus):
-            nodes[int(folder.name.removeprefix("node"))] = tuple(sorted(usable.intersection(cpus)))
+            nodes[number] = tuple(sorted(usable.intersection(cpus)))
     return dict(sorted(nodes.items()))
 
 
