@@ -165,6 +165,20 @@ def test_signal_runs_clean_up_and_sets_the_exit_code(number, code):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("is_ignored", [False, True], ids=["usual", "ignored"])
+def test_an_interrupt_before_the_command_is_imported_is_no_traceback(tmp_path, is_ignored):
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "gristmill", "--help"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if is_ignored else signal.SIG_DFL),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == ((7, b"") if is_ignored else (130, b"interrupted\n"))
+
+
 def test_runs_as_a_module():
     run = subprocess.run([sys.executable, "-m", "gristmill", "--version"], capture_output=True, text=True, check=True)
     assert run.stdout == f"gristmill {__version__}\n"

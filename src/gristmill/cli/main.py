@@ -133,7 +133,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return command_line.main(arguments, prog_name="gristmill", standalone_mode=False) or 0
     except GristmillError as error:
         return report(error, 2 if isinstance(error, UsageError) else 1)
-    except click.Abort:  # click's form of KeyboardInterrupt
+    except (click.Abort, KeyboardInterrupt):  # the first is click's form of the second
         click.echo("interrupted", err=True)
         return 128 + signal.SIGINT
     except click.exceptions.NoArgsIsHelpError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from importlib import import_module
 from time import monotonic
@@ -45,7 +46,17 @@ class Job:
 
 def make_import_job(module: str) -> Job:
     """Make the job of workers that are started before there is work for them: to import what they will need."""
-    return Job(import_module, partial(import_module, module), runs_user_code=False)
+    return Job(import_module, partial(_import_for_good, module), runs_user_code=False)
+
+
+def _import_for_good(module: str) -> None:
+    """Import a module, and keep what it made from the garbage collector: it stays, and need not be searched again."""
+    gc.disable()
+    try:
+        import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class Context:
