@@ -7,11 +7,20 @@ import msgspec
 from click.testing import CliRunner
 
 from gristmill.cli.status import command
-from gristmill.pipeline.stages.run_status import RunningTask, RunStatus
+from gristmill.pipeline.monitoring.bottleneck import find_bottleneck
+from gristmill.pipeline.monitoring.run_status import RunStatus, WorkerStatus
 
 
 def write_status(folder, written):
-    task = RunningTask(task="web/0007 slice 3", worker="actor 5 (host7, process 88)", node="f" * 56, seconds=120.5)
+    worker = WorkerStatus(
+        name="actor 5 (host7, process 88)",
+        node="f" * 56,
+        state="busy",
+        seconds=120.5,
+        task="web/0007.jsonl, byte 3,000",
+        memory_bytes=312_000_000,
+        cpu_share=0.97,
+    )
     status = RunStatus(
         run="00000002",
         host="head",
@@ -23,12 +32,13 @@ def write_status(folder, written):
         total=5000,
         failed=0,
         deaths=2,
-        workers=64,
-        busy=63,
+        num_workers=64,
+        num_busy=63,
         counts={"records": 123456},
         seconds_without_progress=90.0,
-        slowest=[task],
+        workers=[worker],
     )
+    status = msgspec.structs.replace(status, bottleneck=find_bottleneck(status))
     (folder / ".gristmill").mkdir()
     (folder / ".gristmill/status.json").write_bytes(msgspec.json.encode(status))
 
@@ -38,10 +48,13 @@ def test_a_run_that_is_under_way(tmp_path):
     text = CliRunner().invoke(command, [str(tmp_path)]).output
     for words in ("stage 2 of 3", "1,200 of 5,000 tasks", "123,456 records", "63 busy, 2 died", "no progress for 90 s"):
         assert words in " ".join(text.split()), text
-    assert "120 s: web/0007 slice 3 on actor 5" in " ".join(text.split())
+    worker = "actor 5 (host7, process 88) busy cpu 97% mem 312.0 MB 120 s: web/0007.jsonl, byte 3,000 (node ffffffff)"
+    assert worker in " ".join(text.split())
+    assert "why this speed: stalled: no progress for 90 s: web/0007.jsonl, byte 3,000" in " ".join(text.split())
     assert "probably ended" not in text
     data = json.loads(CliRunner().invoke(command, [str(tmp_path), "--json"]).output)
-    assert data["status"]["slowest"][0]["node"] == "f" * 56
+    assert data["status"]["workers"][0]["node"] == "f" * 56
+    assert data["status"]["bottleneck"]["cause"] == "stalled"
 
 
 def test_a_run_that_has_died(tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gristmill_testing.golden_inputs import write_tokenizer
 from gristmill_testing.ray_nodes import RayNodes, find_actors, kill_worker
-from gristmill_testing.watching import wait_until
+from gristmill_testing.watching import wait_for_file, wait_until
 
 import gristmill as gm
 from gristmill import Recipe, steps
@@ -182,6 +182,41 @@ def test_every_kind_of_step_on_a_store(ray, s3, corpus, expected, tmp_path):
     recipe = make_recipe(corpus, f"{s3.url}/out", tmp_path, options)
     gm.run(gm.load_recipe(recipe), backend="ray", progress=False)
     assert describe_shards(f"{s3.url}/out") == describe_shards(expected)
+
+
+def test_a_running_task_is_seen_with_its_counts_and_its_use(ray, corpus, tmp_path):
+    """Counts of a task come with its result; until then the agent of the node tells how far it is."""
+
+    def hold(record):
+        if record["text"] == late:  # not in the sample of the plan
+            wait_for_file(tmp_path / "release")
+        return record
+
+    def read_busy():
+        for event in read_events(tmp_path / "log") if (tmp_path / "log").exists() else []:
+            for worker in event["status"]["workers"] if event["event"] == "progress" else []:
+                if worker["records"] and worker["cpu_share"] is not None:
+                    return event["status"], worker
+        return None
+
+    late = json.loads((corpus / "0.jsonl").read_text().splitlines()[150])["text"]
+    recipe = Recipe(
+        sources={"web": steps.Read(read=f"{corpus}/0.jsonl")},
+        steps=[steps.Map(call=hold), steps.Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+    options = {"backend": "ray", "workers": 1, "progress": False, "events": tmp_path / "log"}
+    run = threading.Thread(target=gm.run, args=(recipe,), kwargs=options)
+    run.start()
+    try:
+        status, worker = wait_until(read_busy, "a task with counts")
+        assert (status["done"], status["counts"]["records"], worker["records"]) == (0, 200, 200)
+        assert worker["task"] == "0.jsonl, byte 0"
+        assert worker["memory_bytes"] > 10 << 20
+        assert worker["node"]
+    finally:
+        (tmp_path / "release").touch()
+        run.join()
 
 
 def test_a_poison_record_is_found_and_quarantined(ray, corpus, tmp_path):

@@ -5,6 +5,7 @@ Workers are started before the run itself is imported (`run_recipe`): their impo
 
 import os
 from time import monotonic
+from typing import Literal
 
 import click
 
@@ -23,8 +24,21 @@ from gristmill.core.errors import UsageError
 from gristmill.engine.events import EventLog
 from gristmill.engine.pinning import PINS, Pin
 
+_MONITORS = ("terminal", "web")
 
-@click.command(epilog="Example: gristmill run recipe.yaml --workers 4 --limit 1000")
+
+class MonitorCommand(click.Command):
+    """A command whose option `--monitor` needs no value: click would take the recipe behind it for one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [
+            f"{word}={_MONITORS[0]}" if word == "--monitor" and following not in _MONITORS else word
+            for word, following in zip(args, [*args[1:], ""], strict=True)
+        ]
+        return super().parse_args(ctx, words)
+
+
+@click.command(cls=MonitorCommand, epilog="Example: gristmill run recipe.yaml --workers 4 --limit 1000")
 @recipe_argument
 @limit_option
 @click.option(
@@ -45,7 +59,17 @@ from gristmill.engine.pinning import PINS, Pin
     "--work", metavar="URL", help="Where intermediate data goes, as in the recipe: a folder, or --work s3://bucket/tmp."
 )
 @click.option("--keep-work", is_flag=True, help="Keep the work folder in the output, and intermediate data.")
-@click.option("--monitor", is_flag=True, help="Show CPU and memory of each worker.")
+@click.option(
+    "--monitor",
+    type=Choice(_MONITORS),
+    help="Show stages, rate, workers and what slows the run, on the terminal (the default) or in a browser (web).",
+)
+@click.option(
+    "--monitor-port",
+    type=click.IntRange(min=0, max=65535),
+    default=0,
+    help="With --monitor web: the port. Default: any free one.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only warnings and the result.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the plan first, and all counts of the books at the end.")
 @click.option("--debug", is_flag=True, help="Run in this process on a few records, and show them after each step.")
@@ -74,6 +98,8 @@ def command(
     timeout: float | None,
     events: str | None,
     ray_address: str | None,
+    monitor: Literal["terminal", "web"] | None,
+    monitor_port: int,
     stall_timeout: float,
     work: str | None,
     allow_endpoints: tuple[str, ...],
@@ -82,7 +108,6 @@ def command(
     overwrite: bool,
     keep_work: bool,
     take_over: bool,
-    monitor: bool,
     stop_on_stall: bool,
     quiet: bool,
     verbose: bool,
@@ -99,6 +124,8 @@ def command(
     steps in this process, up to three are shown after each step, and the first exception of a function ends the run
     with its traceback and the record.
     """
+    if quiet and monitor is not None:
+        raise UsageError("--quiet and --monitor contradict each other")
     if quiet and verbose:
         raise UsageError("--quiet and --verbose contradict each other")
     if (debug or use_pdb) and (quiet or as_json):
@@ -132,7 +159,8 @@ def command(
             keep_work=keep_work,
             take_over=take_over,
             progress=False if quiet else None,
-            monitor=monitor,
+            monitor=monitor or False,
+            monitor_port=monitor_port,
             events=EventLog(events) if events else None,
         )
         output = Output(started, quiet=quiet, verbose=verbose, as_json=as_json)

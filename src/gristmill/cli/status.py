@@ -1,32 +1,69 @@
-"""`gristmill status`: what a run is doing, read from its work folder."""
+"""`gristmill status`: what a run is doing, read from its work folder, or a run again, read from its log of events."""
 
+import sys
 import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.cli.tables import print_wrapped
-from gristmill.core.quantities import format_count
-from gristmill.pipeline.stages.run_status import RunStatus, read_status
+from gristmill.cli.tables import print_lines, print_wrapped
+from gristmill.core.errors import UsageError
+from gristmill.pipeline.monitoring.replay import read_replay
+from gristmill.pipeline.monitoring.run_status import RunStatus, read_status
+from gristmill.pipeline.monitoring.text_view import render_status, summarize_status, to_text
+from gristmill.pipeline.monitoring.views import TerminalView
 from gristmill.pipeline.work_folder import find_intermediate_folder
-from gristmill.storage.locations import parse_location
+from gristmill.storage.locations import Location, parse_location
 
 _SILENT_SECONDS = 60.0
 """A run that has written nothing for this long has probably ended."""
+_FOLLOW_SECONDS = 1.0
 
 
-@click.command(epilog="Example: gristmill status out")
+@click.command(epilog="Example: gristmill status out --follow")
 @dataset_argument
+@click.option("--follow", is_flag=True, help="Show the run until it has ended.")
+@click.option("--replay", is_flag=True, help="OUT is a log that --events wrote: show the run again.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="With --replay: how many times as fast as the run.",
+)
 @json_option
-def command(out: str, *, as_json: bool) -> None:
-    """Show what the run that writes OUT is doing: its stage, its progress, and the tasks that take longest.
+def command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool) -> None:
+    """Show what the run that writes OUT is doing: stage, progress, rate, workers, and what slows it.
 
     Reads only the work folder, so it can be asked from any machine that sees OUT, and disturbs nothing. A run writes
-    its status every five seconds.
+    its status every five seconds. OUT may also be the log of events of a run: then its last state is shown, or with
+    --replay the whole run again.
     """
-    output = parse_location(out)
-    status, work = read_status(output), find_intermediate_folder(output)
+    if sum((follow, replay, as_json)) > 1:
+        raise UsageError("--follow, --replay and --json exclude each other", help="use only one of them")
+    log = Path(out)
+    work = None
+    if log.is_file():
+        statuses = read_replay(log)
+        if replay:
+            _show_in_time(out, _wait_between(statuses, speed))
+            return
+        status = _find_last(statuses)
+        if status is None:
+            raise UsageError(f"{out} holds no events of a run", help="name the file that --events wrote")
+    elif replay:
+        raise UsageError(
+            f"{out} is not a log of events", help="run with --events FILE, then: gristmill status FILE --replay"
+        )
+    else:
+        location = parse_location(out)
+        if follow:
+            _show_in_time(out, _poll(location))
+        status, work = read_status(location), find_intermediate_folder(location)
     if as_json:
         described = {"status": status, "work": None if work is None else str(work)}
         click.echo(msgspec.json.format(msgspec.json.encode(described)).decode())
@@ -34,23 +71,53 @@ def command(out: str, *, as_json: bool) -> None:
         click.echo(f"{out}: finished; no run is working there")
         click.echo(f"next: gristmill inspect {out}")
     else:
-        _print_status(out, status)
+        _print_status(out, status, is_log=log.is_file())
     if work is not None and not as_json:
         print_wrapped(f"  intermediate data: {work}")
 
 
-def _print_status(out: str, status: RunStatus) -> None:
+def _print_status(out: str, status: RunStatus, *, is_log: bool) -> None:
     seconds = max(0.0, time.time() - status.written)
-    print_wrapped(f"{out}: {status.job}, as of {seconds:,.0f} s ago (run {status.run} on {status.host}, {status.pid})")
-    if seconds > _SILENT_SECONDS:
-        print_wrapped("  the run has probably ended: the same command resumes it")
-    total = "" if status.total is None else f" of {status.total:,}"
-    counts = ", ".join(f"{amount:,} {name}" for name, amount in status.counts.items())
-    print_wrapped(f"  {status.done:,}{total} tasks done{f' ({counts})' if counts else ''}, {status.failed:,} failed")
-    lost = f", {status.deaths:,} died" if status.deaths else ""
-    print_wrapped(f"  {format_count(status.workers, 'worker')} ({status.backend}), {status.busy:,} busy{lost}")
-    if status.seconds_without_progress > _SILENT_SECONDS:
-        print_wrapped(f"  no progress for {status.seconds_without_progress:,.0f} s")
-    for task in status.slowest:
-        node = f", node {task.node[:8]}" if task.node else ""
-        print_wrapped(f"  {task.seconds:,.0f} s: {task.task} on {task.worker}{node}")
+    print_lines("\n".join(to_text(render_status(status, out))))
+    if not is_log:
+        print_wrapped(f"  as of {seconds:,.0f} s ago")
+        if seconds > _SILENT_SECONDS:
+            print_wrapped("  the run has probably ended: the same command resumes it")
+
+
+def _show_in_time(title: str, statuses: Iterator[RunStatus]) -> None:
+    """Show each status when it comes: live on a terminal, else a line for each."""
+    view = TerminalView(title) if sys.stderr.isatty() else None
+    try:
+        for status in statuses:
+            if view is None:
+                click.echo(summarize_status(status))
+            else:
+                view.show(status)
+    finally:
+        if view is not None:
+            view.close()
+
+
+def _poll(location: Location) -> Iterator[RunStatus]:
+    """Yield the status whenever it was written again, until the run has ended or says nothing more."""
+    written = 0.0
+    while (status := read_status(location)) is not None and time.time() - status.written < _SILENT_SECONDS:
+        if status.written != written:
+            written = status.written
+            yield status
+        time.sleep(_FOLLOW_SECONDS)
+
+
+def _wait_between(statuses: Iterator[RunStatus], speed: float) -> Iterator[RunStatus]:
+    """Yield statuses as far apart as they were, divided by `speed`."""
+    began, first = time.monotonic(), None
+    for status in statuses:
+        first = status.written if first is None else first
+        time.sleep(max(0.0, began + (status.written - first) / speed - time.monotonic()))
+        yield status
+
+
+def _find_last(statuses: Iterator[RunStatus]) -> RunStatus | None:
+    last = deque(statuses, maxlen=1)
+    return last[0] if last else None

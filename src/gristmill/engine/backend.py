@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from gristmill.engine.worker.recorder import Note
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteUse:
+    """The use of one worker on another machine, as its node has told last."""
+
+    cpu_seconds: float
+    memory_bytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class WorkerSpec:
     """A job with the settings that all its workers share."""
@@ -35,8 +43,6 @@ class WorkerSpec:
     job: Job
     returns_unstarted: bool
     """Whether a chunk that takes too long returns its unstarted items."""
-    has_timeout: bool = False
-    """Whether somebody will ask what its workers are doing."""
 
     @cached_property
     def pickled_job(self) -> bytes:
@@ -72,6 +78,10 @@ class WorkerHandle(Protocol):
     def node(self) -> str | None:
         """The machine that it runs on; None: this one, or not known yet."""
 
+    @property
+    def remote_use(self) -> RemoteUse | None:
+        """What it has used, where it can only be asked of its machine; None: read that of its process."""
+
     def assign(self, spec: WorkerSpec | None) -> None:
         """Give an idle worker a job in place of the one it has. `Ready`, or `SetupFailed` and `Died`, follow.
 
@@ -83,6 +93,9 @@ class WorkerHandle(Protocol):
 
     def current(self) -> Note | None:
         """Return what the worker is doing now; None if it is not inside an item."""
+
+    def read_counts(self) -> dict[str, int]:
+        """Return the records and bytes of the item in `current` so far, sent or not; {} if they are not known."""
 
     def num_bytes_received(self) -> int:
         """Return a count that grows while data arrives from the worker."""

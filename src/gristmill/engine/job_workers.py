@@ -5,7 +5,6 @@ They are borrowed from a pool. What happens on every turn of the scheduler costs
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -133,10 +132,6 @@ class JobWorkers:
     def is_alone(self) -> bool:
         """Whether no worker is left, of this job or in its pool."""
         return not self._workers and not self._pool.num_unused
-
-    def list_longest_running(self, max_workers: int) -> list[PooledWorker]:
-        """List the workers that have been busy with one chunk for longest."""
-        return heapq.nsmallest(max_workers, self._busy, key=lambda worker: worker.busy_since)
 
     def has_items_before(self, end: float) -> bool:
         """Whether a worker has an item with a number below `end`."""

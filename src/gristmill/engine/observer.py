@@ -41,6 +41,9 @@ class RunWatch(Protocol):
     def look(self, observer: Observer, workers: JobWorkers) -> None:
         """Look at the job as it is now. Called every `seconds_between` seconds."""
 
+    def end_job(self, observer: Observer) -> None:
+        """Note that the job has ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerUse:
@@ -73,6 +76,8 @@ class Observer:
         self.num_done = 0
         self.num_failed = 0
         self.num_deaths = 0
+        self.reduction = ""
+        """Why the job continues with fewer workers than it was to have, if it does."""
         self.counts: dict[str, int] = {}
         self.workers: list[WorkerUse] = []
         """The workers that were there at the end of the job; workers without a process of their own are one."""
@@ -91,6 +96,8 @@ class Observer:
         if self._display is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._display.close(self)
+        if self._watch is not None:
+            self._watch.end_job(self)
         self.report_event(
             "job_ended",
             done=self.num_done,
@@ -171,6 +178,7 @@ class Observer:
         elif event == "setup_failed":
             _log.warning("%s: %s could not be set up: %s", self.desc, fields["worker"], fields["error"])
         elif event == "workers_reduced":
+            self.reduction = str(fields["reason"])
             _log.warning("%s: continuing with %s workers: %s", self.desc, fields["workers"], fields["reason"])
         if self._events is not None:
             self._events.write(event, **fields)

@@ -80,9 +80,7 @@ class Scheduler:
         self._observer = observer
         self._chunk_sizer = ChunkSizer(policy.chunk_size, policy.workers, total)
         self._queue = ItemQueue(items, self._chunk_sizer, first_index)
-        spec = backends.WorkerSpec(
-            job, returns_unstarted=policy.chunk_size == "auto", has_timeout=policy.timeout is not None
-        )
+        spec = backends.WorkerSpec(job, returns_unstarted=policy.chunk_size == "auto")
         # A set-up may load gigabytes: the first worker is then measured before others are started.
         num_first_workers = 1 if policy.can_resize and job.setup is not None else policy.workers
         self._workers = JobWorkers(pool, spec, num_first_workers)

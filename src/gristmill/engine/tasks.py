@@ -91,7 +91,6 @@ def run_tasks(
     desc: str = "tasks",
     num_bytes: int = 0,
     progress: bool | None = None,
-    monitor: bool = False,
     events: EventLog | None = None,
     stopwatch: Stopwatch | None = None,
     pool: WorkerPool | None = None,
@@ -138,7 +137,7 @@ def run_tasks(
         max_growth_bytes=max_growth_bytes,
     )
     total = find_length(tasks)
-    display = choose_display(progress=progress, monitor=monitor)
+    display = choose_display(progress=progress, monitor=False)
     observer = Observer(desc, total, display, events, num_bytes=num_bytes, watch=watch)
     in_flight = _TasksInFlight(tasks)
     job = Job(function, setup, takes_context=True, runs_user_code=runs_user_code)

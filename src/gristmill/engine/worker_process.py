@@ -59,6 +59,7 @@ class WorkerProcess:
     """A child process and the parent's ends of everything that connects to it. A `WorkerHandle` for the scheduler."""
 
     node = None
+    remote_use = None
 
     def __init__(self, place: Place | None, unsent: set[WorkerProcess]) -> None:
         """Start a process. It is in `unsent` while it has been sent more than its socket takes."""
@@ -137,6 +138,10 @@ class WorkerProcess:
     def current(self) -> Note | None:
         started, item, position = self._recorder.read()
         return (started, item, position) if item >= 0 else None
+
+    def read_counts(self) -> dict[str, int]:
+        num_records, num_bytes = self._recorder.read_counts()
+        return {"records": num_records, "bytes": num_bytes}
 
     def num_bytes_received(self) -> int:
         return self._receiver.num_bytes

@@ -11,7 +11,7 @@ from gristmill.engine.events import EventLog
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.options import Monitor, RunOptions
 from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(
     keep_work: bool = False,
     limit: int | None = None,
     progress: bool | None = None,
-    monitor: bool = False,
+    monitor: Monitor | bool = False,
     events: EventLog | str | os.PathLike[str] | None = None,
     take_over: bool = False,
     allow_endpoints: Sequence[str] = (),
@@ -80,7 +80,8 @@ def run(
         keep_work: Keep the work folder in the output.
         limit: Read only this many records of each source, for a quick look.
         progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
-        monitor: Also show CPU and memory of each worker.
+        monitor: True or "terminal": show stages, rate, workers and what slows the run, live on the terminal, or as
+            lines elsewhere. "web": the same in a browser, at an address that is printed.
         events: A file for events as JSON lines, or an `EventLog`.
         take_over: Write to a shared output at once, though a run on another machine may still be using it.
         allow_endpoints: Hosts that the recipe's `storage_options` may name though the connection is not encrypted.

@@ -104,10 +104,18 @@ class Execution:
             record_plugins(plan.output, plan.plugins, run_id)
         self._receipts = open_receipts(plan.output / work_folder.RECEIPTS, run_id, held.check)
         self._finished_receipts = open_receipts(plan.output / work_folder.UNIT_RECEIPTS, run_id, held.check)
-        watch = ProgressWatch(
-            plan.output, run_id, options.backend, stall_timeout=options.stall_timeout, stops=options.stop_on_stall
+        self._watch = ProgressWatch(
+            plan.output,
+            run_id,
+            options.backend,
+            stall_timeout=options.stall_timeout,
+            stops=options.stop_on_stall,
+            events=options.events,
+            monitors=bool(options.monitor),
         )
-        self._runner = StageRunner(plan, options, self._receipts, self._finished_receipts, self._work, pool, watch)
+        self._runner = StageRunner(
+            plan, options, self._receipts, self._finished_receipts, self._work, pool, self._watch
+        )
         self._node_check = (
             write_node_check([plan.output, self._work], plan.sources, run_id) if options.backend == "ray" else None
         )
@@ -130,6 +138,10 @@ class Execution:
         """Run all stages and barriers, and publish the dataset."""
         if self._salt:
             _log.warning("the code of a function cannot be known: nothing of an earlier run is reused")
+        if self._options.monitor:
+            from gristmill.pipeline.monitoring.views import open_view  # noqa: PLC0415  (few runs are watched)
+
+            self._watch.view = open_view(str(self._options.monitor), self._options.monitor_port, str(self._plan.output))
         try:
             sources = self._run_stages()
             finished = {source.plan.name: _finish(source) for source in sources}
@@ -140,6 +152,7 @@ class Execution:
                 remove_temporaries(folder, self._run_id)  # of workers that ended in the middle of a file
             raise
         finally:
+            self._watch.close()
             self._receipts.close()
             self._finished_receipts.close()
         if self._options.keep_work:

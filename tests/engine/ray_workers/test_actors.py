@@ -77,6 +77,7 @@ def test_a_call_that_is_asked_again_is_answered_once():
 def test_the_agent_tells_what_a_dead_worker_did_and_ends_its_children():
     recording = create_recording()
     Recorder(recording).note(1.0, 17, 4)
+    Recorder(recording).note_counts(7, 512)
     agent = NodeAgent()
 
     def ask(verb, **request):
@@ -92,7 +93,10 @@ def test_the_agent_tells_what_a_dead_worker_did_and_ends_its_children():
     with worker:
         child = int(worker.stdout.readline())
         assert ask("watch", pid=worker.pid, recording=recording)
-        assert ask("look", pids=[worker.pid, 999])[str(worker.pid)][1:] == [17, 4]
+        seen = ask("look", pids=[worker.pid, 999])[str(worker.pid)]
+        assert seen["note"][1:] == [17, 4]
+        assert seen["counts"] == {"records": 7, "bytes": 512}
+        assert seen["memory_bytes"] > 0
         worker.kill()
     report = ask("end", pid=worker.pid)
     assert (report["item"], report["position"], report["out_of_memory"]) == (17, 4, False)

@@ -10,8 +10,9 @@ from gristmill_testing.watching import wait_until
 import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.core.errors import DamagedDatasetError, StalledError, UsageError
+from gristmill.pipeline.monitoring.run_status import describe_slowest, read_status
 from gristmill.pipeline.stages.options import RunOptions
-from gristmill.pipeline.stages.run_status import ProgressWatch, describe_slowest, read_status
+from gristmill.pipeline.stages.run_status import ProgressWatch
 
 
 @pytest.fixture
@@ -49,8 +50,9 @@ def test_a_run_that_hangs_tells_where_and_can_be_stopped(recipe, tmp_path, quick
         gm.run(recipe, backend="processes", workers=1, progress=False, stall_timeout=0.5, stop_on_stall=True)
     assert "resumes" in str(caught.value)
     status = read_status(tmp_path / "out")
-    assert (status.job, status.done, status.total, status.busy) == ("running", 0, 1, 1)
-    assert "process" in status.slowest[0].worker
+    assert (status.job, status.done, status.total, status.num_busy) == ("running", 0, 1, 1)
+    assert "process" in status.slowest.name
+    assert status.slowest.task.startswith("in.jsonl, byte ")
     monkeypatch.undo()
     (tmp_path / "release").touch()
     assert gm.run(recipe, backend="processes", workers=1, progress=False).manifest.dataset_hash
@@ -80,12 +82,13 @@ class _Workers:
     def __len__(self):
         return 0
 
-    def list_longest_running(self, max_workers):
-        return []
+    def __iter__(self):
+        return iter(())
 
 
 class _Observer:
-    desc, num_done, total, num_failed, num_deaths = "stage 1", 3, 9, 0, 0
+    desc, num_done, total, num_failed, num_deaths, reduction = "stage 1", 3, 9, 0, 0, ""
+    num_bytes, seconds, seconds_since_ready, fraction = 0, 3.0, 0.0, None
 
     def __init__(self):
         self.counts = {"records": 1}

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ClusterError
-from gristmill.engine.backend import Died
+from gristmill.engine.backend import Died, RemoteUse
 from gristmill.engine.ray_workers import cluster
 from gristmill.engine.ray_workers.actor_worker import JobFile
 from gristmill.engine.ray_workers.ray_worker import Actor, RayWorker
@@ -182,7 +182,7 @@ class RayBackend:
             heapq.heappop(self._later)[2]()
 
     def _poll_agents(self) -> None:
-        """Ask agents what those workers do whose items have a timeout."""
+        """Ask agents what busy workers do: whether their items take too long, how far they are, what they use."""
         if monotonic() < self._next_poll:
             return
         questions: dict[Actor, dict[int, RayWorker]] = {}
@@ -223,8 +223,9 @@ def _make_note_taker(workers: dict[int, RayWorker]) -> Callable[[Future[bytes]],
 
     def take_notes(answer: Future[bytes]) -> list[Event]:
         if answer.exception() is None:
-            for pid, note in json.loads(answer.result()).items():
-                workers[int(pid)].take_note(note, nums_answers[int(pid)])
+            for pid, facts in json.loads(answer.result()).items():
+                use = RemoteUse(facts["cpu_seconds"], facts["memory_bytes"])
+                workers[int(pid)].take_note(facts["note"], facts["counts"], use, nums_answers[int(pid)])
         return []
 
     return take_notes

@@ -22,6 +22,7 @@ class SerialWorker:
     name = "caller"
     pid = None
     node = None
+    remote_use = None
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
@@ -61,6 +62,9 @@ class SerialWorker:
 
     def current(self) -> None:
         return None
+
+    def read_counts(self) -> dict[str, int]:
+        return {}
 
     def num_bytes_received(self) -> int:
         return 0

@@ -31,6 +31,7 @@ class ThreadWorker:
 
     pid = None
     node = None
+    remote_use = None
 
     def __init__(self, name: str, events: queue.SimpleQueue[Event]) -> None:
         self.name = name
@@ -88,6 +89,9 @@ class ThreadWorker:
 
     def current(self) -> None:
         return None
+
+    def read_counts(self) -> dict[str, int]:
+        return {}
 
     def num_bytes_received(self) -> int:
         return 0

@@ -100,11 +100,21 @@ class NodeAgent:
         os.close(fd)
         return True
 
-    def _look(self, pids: list[int]) -> dict[int, tuple[float, int, int]]:
-        """Return for each worker since how many seconds it runs its item, the item, and the position in it."""
+    def _look(self, pids: list[int]) -> dict[int, dict[str, Any]]:
+        """Return what each worker does and uses: its item, since how many seconds, the position and counts in it."""
         now = monotonic()
-        notes = {pid: self._recordings[pid].read() for pid in pids if pid in self._recordings}
-        return {pid: (now - started, item, position) for pid, (started, item, position) in notes.items()}
+        workers = {}
+        for pid in pids:
+            if pid in self._recordings:
+                started, item, position = self._recordings[pid].read()
+                records, num_bytes = self._recordings[pid].read_counts()
+                workers[pid] = {
+                    "note": (now - started, item, position),
+                    "cpu_seconds": resources.read_process_use(pid)[0],
+                    "memory_bytes": resources.read_process_bytes(pid),
+                    "counts": {"records": records, "bytes": num_bytes},
+                }
+        return workers
 
     def _end(self, pid: int) -> dict[str, Any]:
         """Report how a worker ended, and end what it left running."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from gristmill.engine.backend import Event, WorkerSpec
+    from gristmill.engine.backend import Event, RemoteUse, WorkerSpec
     from gristmill.engine.ray_workers.actor_worker import JobFile
     from gristmill.engine.worker.chunk import Chunk
     from gristmill.engine.worker.pickling import Buffer
@@ -106,8 +106,9 @@ class RayWorker:
         self._num_pending = 0
         self._num_loading = 0
         """How many jobs it was given and has not set up yet. Only the last of them counts."""
-        self._has_timeout = False
         self._note: Note | None = None
+        self._counts: dict[str, int] = {}
+        self.remote_use: RemoteUse | None = None
         self._note_of_call = -1
         self._num_answers = 0
         self._is_stopping = False
@@ -134,8 +135,8 @@ class RayWorker:
 
     @property
     def agent_to_ask(self) -> tuple[Actor, int] | None:
-        """The agent that can tell what the worker is doing, and the worker's process; None if nobody has to know."""
-        is_busy = self._num_pending > 0 and self._has_timeout and not self.has_ended
+        """The agent that can tell what the worker is doing, and the worker's process; None if it is not busy."""
+        is_busy = self._num_pending > 0 and not self.has_ended
         return (self._agent, self._actor.description["pid"]) if is_busy and self._agent is not None else None
 
     def assign(self, spec: WorkerSpec | None) -> None:
@@ -144,7 +145,6 @@ class RayWorker:
             return
         payload = None, sys.argv, None, spec.returns_unstarted, self._backend.find_job(spec)
         self._num_loading += 1
-        self._has_timeout = spec.has_timeout
         self._enqueue(wire.pack(wire.JOB, payload))
 
     def send(self, chunk: Chunk) -> int:
@@ -158,9 +158,12 @@ class RayWorker:
         # As of the moment at which the agent looked: an old note must not make an item look late.
         return (monotonic() - seconds, item, position) if item >= 0 else None
 
-    def take_note(self, note: Note, num_answers: int) -> None:
+    def read_counts(self) -> dict[str, int]:
+        return self._counts
+
+    def take_note(self, note: Note, counts: dict[str, int], use: RemoteUse, num_answers: int) -> None:
         """Keep what the agent saw, with the number of answers at the time of the question."""
-        self._note, self._note_of_call = note, num_answers
+        self._note, self._counts, self.remote_use, self._note_of_call = note, counts, use, num_answers
 
     @property
     def num_answers(self) -> int:

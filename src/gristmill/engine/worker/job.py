@@ -67,12 +67,23 @@ class Context:
         self._send = send
         self._recorder = recorder
         self._counts: dict[str, int] = {}
+        self._num_records = self._num_bytes = 0
         self._sent = monotonic()
+
+    def begin_item(self) -> None:
+        """Note that the counters of another item begin."""
+        self._num_records = self._num_bytes = 0
+        if self._recorder is not None:
+            self._recorder.note_counts(0, 0)
 
     def count(self, **amounts: int) -> None:
         """Add to the job's counters (records, bytes, tokens). Sent at most four times a second."""
         for name, amount in amounts.items():
             self._counts[name] = self._counts.get(name, 0) + amount
+        if self._recorder is not None:
+            self._num_records += amounts.get("records", 0)
+            self._num_bytes += amounts.get("bytes", 0)
+            self._recorder.note_counts(self._num_records, self._num_bytes)
         if monotonic() - self._sent > _COUNTS_SECONDS:
             self.flush()
 

@@ -75,6 +75,7 @@ class JobRunner:
         return True
 
     def _run_chunk(self, frame: wire.Frame) -> None:
+        self._context.begin_item()  # first: whoever reads the note then reads the counters of this item
         # Unpickling the items may kill this process or never end. Any of them may be the cause, so record the first:
         # in a chunk frame `num_items` is the number of its first item.
         self._recorder.note(monotonic(), frame.num_items)

@@ -7,7 +7,9 @@ memory write instead of a message: 0.2 µs an item. Layout:
     8   int64    number of the current item, -1 when there is none
     16  int64    position inside the item that the function reported, -1 when it reported none
     24  float64  the start again: while the two differ, the worker is in the middle of a note
-    32  ...      text that faulthandler wrote at a fatal signal
+    32  int64    records of the current item so far
+    40  int64    bytes of its input so far
+    48  ...      text that faulthandler wrote at a fatal signal
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ _NOTE = struct.Struct("@dqqd")
 _TIME = struct.Struct("@d")
 _ITEM_AND_POSITION = struct.Struct("@qq")
 _POSITION = struct.Struct("@qd")
+_COUNTS = struct.Struct("@qq")
 _NEVER = float("inf")
-EMPTY_NOTE = _NOTE.pack(_NEVER, -1, -1, _NEVER)
+EMPTY_NOTE = _NOTE.pack(_NEVER, -1, -1, _NEVER) + _COUNTS.pack(0, 0)
 """The first bytes of a recording in which nothing is noted."""
 
 Note = tuple[float, int, int]
@@ -49,6 +52,15 @@ class Recorder:
         self._memory[0:8] = _TIME.pack(now)
         self._memory[16:32] = _POSITION.pack(position, now)
 
+    def note_counts(self, num_records: int, num_bytes: int) -> None:
+        """Record how far the current item is, for those who do not receive its counters before its result."""
+        self._memory[32:48] = _COUNTS.pack(num_records, num_bytes)
+
+    def read_counts(self) -> tuple[int, int]:
+        """Return the records and the bytes of the current item so far."""
+        num_records, num_bytes = _COUNTS.unpack_from(self._memory, 32)
+        return num_records, num_bytes
+
     def stop_clock(self) -> None:
         """Stop the item's timeout: what the worker does now for the item is not the item's fault."""
         self._memory[0:8] = self._memory[24:32] = _TIME.pack(_NEVER)
@@ -68,7 +80,7 @@ class Recorder:
 
     def read_crash_text(self) -> str:
         """Return the Python stack that faulthandler wrote at a fatal signal; empty if there was none."""
-        return self._memory[_NOTE.size :].rstrip(b"\0").decode(errors="replace")
+        return self._memory[len(EMPTY_NOTE) :].rstrip(b"\0").decode(errors="replace")
 
     def close(self) -> None:
         """Unmap the file of the recording."""
@@ -87,5 +99,5 @@ def create_recording() -> int:
     # Written, not just sized: a store to a hole on a full disk would be SIGBUS.
     os.write(fd, EMPTY_NOTE.ljust(SIZE, b"\0"))
     # faulthandler writes at the file's position.
-    os.lseek(fd, _NOTE.size, os.SEEK_SET)
+    os.lseek(fd, len(EMPTY_NOTE), os.SEEK_SET)
     return fd

@@ -45,6 +45,10 @@ class JoinTask:
     """For each run of slices that are the parts of one cell how many they are, and 1 for every other slice. Empty: the
     slices are leftovers of units, which are packed together even if there is only one."""
 
+    def describe_place(self, num_bytes: int) -> str:  # noqa: ARG002  (it counts none)
+        """Describe what the task does."""
+        return f"joining a shard of {self.source}"
+
 
 def run_join(task: Task, context: Context) -> SliceResult:
     """Run a `JoinTask`; `context.state` is the `StageContext`, perhaps with its kernels loaded."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.errors import UsageError
+from gristmill.core.names import check_choice
 from gristmill.engine.parallel_run import Options
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from gristmill.engine.events import EventLog
     from gristmill.engine.pinning import Pin
     from gristmill.pipeline.stages.stage_context import StepWatch
+
+
+Monitor = Literal["terminal", "web"]
+MONITORS = ("terminal", "web")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +34,10 @@ class RunOptions:
     overwrite: bool = False
     keep_work: bool = False
     progress: bool | None = None
-    monitor: bool = False
+    monitor: Monitor | bool = False
+    """A live view of the run: on the terminal (True is the same), or in a browser."""
+    monitor_port: int = 0
+    """The port of the view in a browser; 0: any free one."""
     pin: bool | Pin = "none"
     """Where workers may run: anywhere, on one CPU each, or on the CPUs and in the memory of one NUMA node each."""
     ray_address: str | None = None
@@ -50,6 +58,10 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         """Raise what the engine would raise, before any planning."""
+        if self.monitor is True:
+            object.__setattr__(self, "monitor", "terminal")
+        elif self.monitor:
+            check_choice("monitor", self.monitor, MONITORS)
         Options(workers=self.workers, backend=self.backend, timeout=self.timeout, pin=self.pin)
         if not self.stall_timeout > 0:
             raise UsageError(f"stall_timeout must be a positive number of seconds, not {self.stall_timeout!r}")

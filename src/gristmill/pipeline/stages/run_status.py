@@ -1,114 +1,107 @@
-"""What a run is doing: written to the work folder every few seconds, and read from there by `gristmill status`.
+"""A run looks at itself every few seconds: it writes its status, shows it, and notices when nothing moves.
 
-The writer also watches for progress. A task that hangs shows as a run whose counts do not change.
+A task that hangs shows as a run whose counts do not change. What is measured is in `monitoring`, which runs that end
+before the first look never import.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import time
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.core.errors import DamagedDatasetError, StalledError, UsageError
-from gristmill.engine.tasks import Task
+from gristmill.core.errors import StalledError
+from gristmill.engine.tasks import Stopwatch
 from gristmill.pipeline.work_folder import STATUS
-from gristmill.shards.manifest import MANIFEST
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
-    from gristmill.engine.job_workers import JobWorkers, PooledWorker
+    from gristmill.engine.events import EventLog
+    from gristmill.engine.job_workers import JobWorkers
     from gristmill.engine.observer import Observer
+    from gristmill.pipeline.monitoring.run_status import RunStatus
+    from gristmill.pipeline.monitoring.status_maker import StatusMaker
+    from gristmill.pipeline.monitoring.views import StatusView
     from gristmill.storage.locations import Location
 
 _SECONDS_BETWEEN = 5.0
-_MAX_TASKS = 5
-_NODE_LETTERS = 8
+"""How often the status is written."""
+_VIEW_SECONDS = 1.0
+"""How often it is measured for a person or for the log of events."""
 
 _log = logging.getLogger("gristmill")
 
 
-class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that some worker is busy with."""
-
-    task: str
-    worker: str
-    node: str = ""
-    seconds: float
-    """How long it has been running."""
-
-
-class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a run when it was last written down."""
-
-    run: str
-    host: str
-    pid: int
-    backend: str
-    written: float
-    """Seconds since 1970, by the clock of the machine that runs it."""
-    job: str
-    """The stage or the part of a barrier."""
-    done: int
-    total: int | None
-    failed: int
-    deaths: int
-    workers: int
-    busy: int
-    counts: dict[str, int]
-    seconds_without_progress: float
-    slowest: list[RunningTask]
-    """The tasks that have been running for longest."""
-
-
 class ProgressWatch:
-    """Writes the status of a run, and tells when nothing moves (`engine.observer.RunWatch`)."""
+    """Writes and shows the status of a run, and tells when nothing moves (`engine.observer.RunWatch`)."""
 
-    seconds_between = _SECONDS_BETWEEN
-
-    def __init__(self, output: Location, run_id: str, backend: str, *, stall_timeout: float, stops: bool) -> None:
+    def __init__(
+        self,
+        output: Location,
+        run_id: str,
+        backend: str,
+        *,
+        stall_timeout: float,
+        stops: bool,
+        events: EventLog | None = None,
+        monitors: bool = False,
+    ) -> None:
+        self.stopwatch = Stopwatch()
+        """What the jobs of the run have used."""
+        self.view: StatusView | None = None
         self._output = output
         self._run_id = run_id
         self._backend = backend
         self._stall_timeout = stall_timeout
         self._stops = stops
-        self.seconds_between = min(_SECONDS_BETWEEN, stall_timeout)
-        self._last_progress: tuple[object, ...] = ()
-        self._moved = monotonic()
+        self._events = events
+        is_watched = monitors or events is not None
+        self.seconds_between = min(_VIEW_SECONDS if is_watched else _SECONDS_BETWEEN, stall_timeout)
+        self._maker: StatusMaker | None = None
+        self._written = 0.0
         self._has_told = False
 
     def look(self, observer: Observer, workers: JobWorkers) -> None:
-        """Write what the job is doing. Raises `StalledError` if it does nothing, and that was asked for."""
-        now = monotonic()
-        numbers = observer.num_done, observer.num_failed, observer.num_deaths, workers.num_busy
-        progress = (observer.desc, numbers, tuple(observer.counts.items()))
-        if progress != self._last_progress:
-            self._last_progress, self._moved, self._has_told = progress, now, False
-        status = RunStatus(
-            run=self._run_id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            backend=self._backend,
-            written=round(time.time(), 3),
-            job=observer.desc,
-            done=observer.num_done,
-            total=observer.total,
-            failed=observer.num_failed,
-            deaths=observer.num_deaths,
-            workers=len(workers),
-            busy=workers.num_busy,
-            counts=observer.counts,
-            seconds_without_progress=round(now - self._moved, 1),
-            slowest=[_describe_task(worker, now) for worker in workers.list_longest_running(_MAX_TASKS)],
-        )
-        self._write(status)
-        if now - self._moved >= self._stall_timeout and not self._has_told:
+        """Measure the job, and pass on what it is doing. Raises `StalledError` if it does nothing, if asked for."""
+        status = self._find_maker().make(observer, workers)
+        if monotonic() - self._written >= min(_SECONDS_BETWEEN, self._stall_timeout):
+            self._written = monotonic()
+            self._write(status)
+        if self._events is not None:
+            self._events.write("progress", status=msgspec.to_builtins(status))
+        self._show(status)
+        if status.seconds_without_progress < self._stall_timeout:
+            self._has_told = False
+        elif not self._has_told:
             self._has_told = True
             self._tell_stall(status)
+
+    def end_job(self, observer: Observer) -> None:
+        """Show the last numbers of a job."""
+        if self.view is not None:
+            self._show(self._find_maker().make_last(observer))
+
+    def close(self) -> None:
+        """Close the view: the run has ended."""
+        if self.view is not None:
+            self.view.close()
+            self.view = None
+
+    def _find_maker(self) -> StatusMaker:
+        if self._maker is None:
+            from gristmill.pipeline.monitoring.status_maker import StatusMaker  # noqa: PLC0415  (not in short runs)
+
+            self._maker = StatusMaker(self._run_id, self._backend, self.stopwatch)
+        return self._maker
+
+    def _show(self, status: RunStatus) -> None:
+        if self.view is not None:
+            try:
+                self.view.show(status)
+            except (OSError, ValueError):  # the terminal is gone; the run continues
+                self.view = None
 
     def _write(self, status: RunStatus) -> None:
         with PendingFile(self._output / STATUS, self._run_id) as file:
@@ -116,43 +109,9 @@ class ProgressWatch:
             file.commit(sync=False)
 
     def _tell_stall(self, status: RunStatus) -> None:
+        from gristmill.pipeline.monitoring.run_status import describe_slowest  # noqa: PLC0415
+
         message = f"{status.job}: no progress for {status.seconds_without_progress:.0f} s; {describe_slowest(status)}"
         if self._stops:
             raise StalledError(message, help="the same command resumes; a timeout quarantines records that hang")
         _log.warning("%s", message)
-
-
-def read_status(output: Location) -> RunStatus | None:
-    """Read what the run in a folder was doing last; None if it holds a finished dataset and no run."""
-    try:
-        return msgspec.json.decode((output / STATUS).read_bytes(), type=RunStatus)
-    except FileNotFoundError:
-        if (output / MANIFEST).exists():
-            return None
-        raise UsageError(
-            f"{output} holds neither a run nor a dataset", help="name the output folder of a run"
-        ) from None
-    except msgspec.DecodeError as error:
-        raise DamagedDatasetError(f"{output / STATUS} cannot be read: {error}") from error
-
-
-def describe_slowest(status: RunStatus) -> str:
-    """Describe the tasks that have been running for longest, in one line."""
-    if not status.slowest:
-        return "no task is running"
-    tasks = [
-        f"{task.task} on {task.worker}{f' of node {task.node[:_NODE_LETTERS]}' if task.node else ''} "
-        f"for {task.seconds:,.0f} s"
-        for task in status.slowest
-    ]
-    return f"running: {'; '.join(tasks)}"
-
-
-def _describe_task(worker: PooledWorker, now: float) -> RunningTask:
-    items = [item for _, item in worker.unfinished_items()]
-    return RunningTask(
-        task=", ".join(item.id for item in items if isinstance(item, Task)),
-        worker=worker.handle.name,
-        node=worker.handle.node or "",
-        seconds=round(now - worker.busy_since, 1),
-    )

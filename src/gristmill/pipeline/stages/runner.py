@@ -67,7 +67,7 @@ class StageRunner:
         self._watch = watch
         self._finished = finished
         """Receipts of the dataset that is being updated, whose files are reused where they are still valid."""
-        self.stopwatch = Stopwatch()
+        self.stopwatch = watch.stopwatch if watch is not None else Stopwatch()
         self.files = RunFiles(plan.output, work)
 
     def run(self, stage: StageContext, units: Iterable[StageUnit], desc: str) -> None:
@@ -177,8 +177,7 @@ class StageRunner:
             on_poison=None if options.backend in IN_PROCESS_BACKENDS else on_poison,
             desc=desc,
             num_bytes=num_bytes,
-            progress=options.progress,
-            monitor=options.monitor,
+            progress=False if options.monitor == "terminal" else options.progress,
             stopwatch=self.stopwatch,
             events=options.events,
             pool=self._pool,

@@ -12,6 +12,7 @@ from gristmill.pipeline.planning.units import Span
 from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks, SplitFile  # noqa: TC001
 from gristmill.pipeline.stages.quarantine import PartQuarantine  # noqa: TC001
 from gristmill.shards.manifest import StoredFile  # noqa: TC001
+from gristmill.steps.read import CELL_BYTES
 from gristmill.storage.stored_paths import Count  # noqa: TC001
 
 if TYPE_CHECKING:
@@ -62,6 +63,16 @@ class SliceTask:
         """How much there is to do, for progress."""
         return sum(map(measure_input, self.inputs))
 
+    def describe_place(self, num_bytes: int) -> str:
+        """Describe the file that the task reads after this many bytes, and about where in it."""
+        for source in self.inputs:
+            if not isinstance(source, Span):
+                return f"stored records of {self.source}"
+            if num_bytes <= source.num_bytes:
+                return f"{source.file.relative}, byte {_find_start(source) + num_bytes:,}"
+            num_bytes -= source.num_bytes
+        return f"the end of a slice of {self.source}"
+
 
 class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     """The files and books that a slice or a unit has made; they become its receipt."""
@@ -88,6 +99,16 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
         part_quarantine = [part.file for part in self.part_quarantine if part.file is not None]
         score_files = [blocks.file for blocks in self.scores]
         return [*data_files, *part_quarantine, *self.quarantine, *self.dropped, *score_files]
+
+
+def _find_start(span: Span) -> int:
+    """Find the byte at which a span begins; exact for lines of text, which are cut every 4 MiB."""
+    if span.piece is not None:
+        return span.piece.start
+    num_cells = max(1, (span.stop or span.first + 1) - span.first)
+    # The last cell of a file is short; cells of other formats have any size.
+    is_cut_by_size = (num_cells - 1) * CELL_BYTES < span.num_bytes <= num_cells * CELL_BYTES
+    return span.first * (CELL_BYTES if is_cut_by_size else span.num_bytes // num_cells)
 
 
 def measure_input(source: UnitInput) -> int:

@@ -46,6 +46,10 @@ class UnpackTask:
     max_cells: int | None = None
     """Unpack only the first cells; None: all of them."""
 
+    def describe_place(self, num_bytes: int) -> str:
+        """Describe how far the file is unpacked."""
+        return f"{self.file.relative}, byte {num_bytes:,} when unpacked"
+
 
 class PieceFile(msgspec.Struct, frozen=True, kw_only=True):
     """One piece on disk."""

@@ -1,0 +1,139 @@
+"""The state of a run as data: what every view of it shows, what the work folder holds, what the events log repeats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.pipeline.work_folder import STATUS
+from gristmill.shards.manifest import MANIFEST
+
+if TYPE_CHECKING:
+    from gristmill.storage.locations import Location
+
+MAX_WORKERS = 64
+"""A status describes this many workers, those first that have been busy with their task for longest."""
+_NODE_LETTERS = 8
+
+Cause = Literal["starting", "memory", "stalled", "straggler", "starved", "reading", "machine", "computing", "unknown"]
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker, and the task that it is busy with."""
+
+    name: str
+    node: str = ""
+    state: Literal["starting", "idle", "busy"]
+    cpu_share: float | None = None
+    """The CPUs that it has used since the last look; None if not known yet."""
+    memory_bytes: int = 0
+    seconds: float = 0.0
+    """How long it has been busy with its task."""
+    task: str = ""
+    """The file and byte that it is at, or the name of its task."""
+    records: int = 0
+    """What it has counted of its task so far."""
+    bytes: int = 0
+
+    def describe(self) -> str:
+        """Describe the worker and what it is busy with, in a few words."""
+        node = f" of node {self.node[:_NODE_LETTERS]}" if self.node else ""
+        return f"{self.task} on {self.name}{node} for {self.seconds:,.0f} s"
+
+
+class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage or a part of a barrier that this run has finished."""
+
+    name: str
+    seconds: float
+    tasks: int
+    counts: dict[str, int] = {}
+
+
+class Bottleneck(msgspec.Struct, frozen=True):
+    """The one thing that slows a run, with a sentence for people."""
+
+    cause: Cause = "unknown"
+    text: str = "nothing was measured yet"
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a run at one moment."""
+
+    run: str
+    host: str
+    pid: int
+    backend: str
+    written: float
+    """Seconds since 1970, by the clock of the machine that runs it."""
+    job: str
+    """The stage or the part of a barrier."""
+    done: int
+    total: int | None
+    """The number of tasks; None if it is not known."""
+    failed: int = 0
+    deaths: int = 0
+    num_workers: int = 0
+    num_busy: int = 0
+    counts: dict[str, int] = {}
+    """What tasks have counted in this job, also those that are still running."""
+    num_bytes: int = 0
+    """The expected final value of the count `bytes`; 0 if it is not known."""
+    seconds: float = 0.0
+    """Seconds since the job began."""
+    run_seconds: float = 0.0
+    seconds_left: float | None = None
+    """An estimate for this job."""
+    records_per_second: float = 0.0
+    """Over the last seconds, as is `bytes_per_second`."""
+    bytes_per_second: float = 0.0
+    seconds_without_progress: float = 0.0
+    workers: list[WorkerStatus] = []
+    """Those first that have been busy with their task for longest."""
+    ended: list[EndedJob] = []
+    """The jobs of this run before this one."""
+    parent_cpu_share: float | None = None
+    load: float = 0.0
+    """The load of the machine over the last minute."""
+    num_cpus: int = 0
+    memory_limit: int = 0
+    memory_available: int = 0
+    workers_reduced: str = ""
+    """Why there are fewer workers than were asked for, if memory is the reason."""
+    bottleneck: Bottleneck = Bottleneck()
+    is_over: bool = False
+    """Whether the run has ended."""
+
+    @property
+    def fraction(self) -> float | None:
+        """The fraction of the job that is done: by bytes, which also move inside a task, else by tasks."""
+        if self.num_bytes:
+            return min(self.counts.get("bytes", 0) / self.num_bytes, 1.0)
+        return self.done / self.total if self.total else None
+
+    @property
+    def slowest(self) -> WorkerStatus | None:
+        """The worker that has been busy with its task for longest."""
+        return max((worker for worker in self.workers if worker.state == "busy"), key=lambda w: w.seconds, default=None)
+
+
+def describe_slowest(status: RunStatus) -> str:
+    """Describe the tasks that have been running for longest, in one line."""
+    busy = [worker.describe() for worker in status.workers if worker.state == "busy"]
+    return f"running: {'; '.join(busy[:5])}" if busy else "no task is running"
+
+
+def read_status(output: Location) -> RunStatus | None:
+    """Read what the run in a folder was doing last; None if it holds a finished dataset and no run."""
+    try:
+        return msgspec.json.decode((output / STATUS).read_bytes(), type=RunStatus)
+    except FileNotFoundError:
+        if (output / MANIFEST).exists():
+            return None
+        raise UsageError(
+            f"{output} holds neither a run nor a dataset", help="name the output folder of a run"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise DamagedDatasetError(f"{output / STATUS} cannot be read: {error}") from error

@@ -1,0 +1,191 @@
+"""Measures a running job: from the engine's observer and workers to a `RunStatus`.
+
+Costs two small files of `/proc` a worker and look. Workers on other machines are measured by the agents of their nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from msgspec import structs
+
+from gristmill.engine import resources
+from gristmill.engine.tasks import Task
+from gristmill.pipeline.monitoring.bottleneck import find_bottleneck
+from gristmill.pipeline.monitoring.run_status import MAX_WORKERS, EndedJob, RunStatus, WorkerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gristmill.engine.job_workers import JobWorkers, PooledWorker
+    from gristmill.engine.observer import Observer
+    from gristmill.engine.tasks import Stopwatch
+
+_RATE_SECONDS = 15.0
+_CPU_SECONDS = 1.0
+"""The least time over which a share of a CPU is measured."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """The payload of a task that can tell which file and byte it is at."""
+
+    def describe_place(self, num_bytes: int) -> str:
+        """Describe where the task is after this many bytes of its input."""
+
+
+class StatusMaker:
+    """Makes statuses of one run. Rates and CPU shares are measured between two calls."""
+
+    def __init__(self, run_id: str, backend: str, stopwatch: Stopwatch) -> None:
+        self._run_id = run_id
+        self._backend = backend
+        self._stopwatch = stopwatch
+        self._started = monotonic()
+        self._cpu_shares: dict[object, tuple[float, float, float | None]] = {}
+        """By process: when it was measured last, its CPU seconds then, and the share."""
+        self._samples: deque[tuple[float, int, int]] = deque()
+        self._progress: tuple[object, ...] = ()
+        self._moved = monotonic()
+
+    def make(self, observer: Observer, workers: JobWorkers) -> RunStatus:
+        """Measure the job as it is now."""
+        now = monotonic()
+        listed = sorted(workers, key=lambda worker: worker.busy_since if worker.chunks else now)[:MAX_WORKERS]
+        shown = [self._describe_worker(worker, now) for worker in listed]
+        counts = dict(observer.counts)
+        for worker in workers:
+            for name, amount in _read_counts(worker).items():
+                counts[name] = counts.get(name, 0) + amount - worker.counts.get(name, 0)
+        progress = (
+            observer.desc,
+            observer.num_done,
+            observer.num_failed,
+            observer.num_deaths,
+            workers.num_busy,
+            counts,
+        )
+        if progress != self._progress:
+            self._progress, self._moved = progress, now
+        records_rate, bytes_rate = self._measure_rates(counts, now)
+        status = structs.replace(
+            self.make_last(observer),
+            num_workers=len(workers),
+            num_busy=workers.num_busy,
+            counts=counts,
+            seconds_without_progress=round(now - self._moved, 1),
+            workers=shown,
+            parent_cpu_share=self._measure_cpu(os.getpid(), resources.read_process_use(os.getpid())[0], now),
+            workers_reduced=observer.reduction,
+            records_per_second=records_rate,
+            bytes_per_second=bytes_rate,
+            seconds_left=_estimate_seconds_left(observer, counts),
+        )
+        return structs.replace(status, bottleneck=find_bottleneck(status))
+
+    def make_last(self, observer: Observer) -> RunStatus:
+        """Describe a job that has ended: what is known of it without its workers. Rates are those of the whole job."""
+        seconds = observer.seconds_since_ready or observer.seconds or 1.0
+        return RunStatus(
+            run=self._run_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            backend=self._backend,
+            written=round(time.time(), 3),
+            run_seconds=round(monotonic() - self._started, 1),
+            ended=[
+                EndedJob(name=job.name, seconds=round(job.seconds, 1), tasks=job.tasks, counts=job.counts)
+                for job in self._stopwatch.jobs
+            ],
+            load=round(os.getloadavg()[0], 2),
+            num_cpus=len(resources.find_usable_cpus()),
+            memory_limit=resources.read_memory_limit(),
+            memory_available=resources.read_memory_available(),
+            records_per_second=round(observer.counts.get("records", 0) / seconds, 1),
+            bytes_per_second=round(observer.counts.get("bytes", 0) / seconds, 1),
+            job=observer.desc,
+            done=observer.num_done,
+            total=observer.total,
+            failed=observer.num_failed,
+            deaths=observer.num_deaths,
+            counts=dict(observer.counts),
+            num_bytes=observer.num_bytes,
+            seconds=round(observer.seconds, 1),
+        )
+
+    def _describe_worker(self, worker: PooledWorker, now: float) -> WorkerStatus:
+        handle = worker.handle
+        remote = handle.remote_use
+        pid = os.getpid() if handle.pid is None and remote is None else handle.pid
+        if remote is not None:
+            cpu_share, memory = self._measure_cpu(handle, remote.cpu_seconds, now), remote.memory_bytes
+        elif pid is not None and handle.node is None:
+            cpu_share = self._measure_cpu(pid, resources.read_process_use(pid)[0], now)
+            memory = resources.read_process_bytes(pid)
+        else:  # on another machine, and not measured yet
+            cpu_share, memory = None, 0
+        counts = {**worker.counts, **_read_counts(worker)}
+        num_bytes = counts.get("bytes", 0)
+        items = [item for _, item in worker.unfinished_items()]
+        return WorkerStatus(
+            name=handle.name,
+            node=handle.node or "",
+            state="busy" if worker.chunks else "idle" if worker.is_ready else "starting",
+            cpu_share=cpu_share,
+            memory_bytes=memory,
+            seconds=round(now - worker.busy_since, 1) if worker.chunks else 0.0,
+            task=", ".join(_describe_task(item, num_bytes) for item in items if isinstance(item, Task)),
+            records=counts.get("records", 0),
+            bytes=num_bytes,
+        )
+
+    def _measure_cpu(self, key: object, used: float, now: float) -> float | None:
+        """Measure the share of a CPU over at least a second; None at the first look."""
+        last, last_used, share = self._cpu_shares.get(key, (now, used, None))
+        if now - last >= _CPU_SECONDS:
+            share = max(0.0, (used - last_used) / (now - last))
+            self._cpu_shares[key] = (now, used, share)
+        else:
+            self._cpu_shares.setdefault(key, (now, used, None))
+        return share
+
+    def _measure_rates(self, counts: Mapping[str, int], now: float) -> tuple[float, float]:
+        """Measure records and bytes a second over the last seconds of a job."""
+        samples = self._samples
+        amounts = counts.get("records", 0), counts.get("bytes", 0)
+        if samples and amounts < samples[-1][1:]:  # another job, or a task that failed
+            samples.clear()
+        samples.append((now, *amounts))
+        while now - samples[0][0] > _RATE_SECONDS:
+            samples.popleft()
+        first_time, first_records, first_bytes = samples[0]
+        seconds = now - first_time
+        if not seconds:
+            return 0.0, 0.0
+        return (
+            round(max(0.0, (amounts[0] - first_records) / seconds), 1),
+            round(max(0.0, (amounts[1] - first_bytes) / seconds), 1),
+        )
+
+
+def _estimate_seconds_left(observer: Observer, counts: Mapping[str, int]) -> float | None:
+    fraction = min(counts.get("bytes", 0) / observer.num_bytes, 1.0) if observer.num_bytes else observer.fraction
+    seconds = observer.seconds_since_ready
+    return round(seconds * (1 - fraction) / fraction, 1) if fraction and seconds else None
+
+
+def _read_counts(worker: PooledWorker) -> dict[str, int]:
+    """Read how far a worker is in its task. Messages come four times a second at most, or only with the result."""
+    note = worker.handle.current() if worker.chunks else None
+    if note is None or all(index != note[1] for index, _ in worker.unfinished_items()):
+        return {}
+    return worker.handle.read_counts()
+
+
+def _describe_task(task: Task, num_bytes: int) -> str:
+    return task.payload.describe_place(num_bytes) if isinstance(task.payload, Placed) else task.id
