@@ -153,7 +153,16 @@ def run_units(num_units: int, num_workers: int) -> float:
         plan = replace(plan, sources=(source,))
         output = choose_final_output(plan, source.output_schema)
         stage = SourceStage(source.read, source.schema, source.stages[0].steps, output, "read", None)
-        context = StageContext(plan.output, "00000001", 0, 0.01, {"web": stage}, None, None)
+        context = StageContext(
+            root=plan.output,
+            work=plan.output,
+            run_id="00000001",
+            seed=0,
+            max_quarantine=0.01,
+            sources={"web": stage},
+            keep_dropped=None,
+            watch=None,
+        )
         pool = WorkerPool("processes", partial(SimulatedBackend, SliceResult(split_files=[], books=[])))
         receipts, finished = Receipts(folder / "receipts.jsonl"), Receipts(folder / "finished.jsonl")
         options = RunOptions(backend="processes", workers=num_workers, progress=False)

@@ -28,6 +28,24 @@ def test_each_task_comes_back_with_its_result(backend):
     assert done == {given[0]: 9, given[1]: 16, given[2]: 25}
 
 
+def test_several_tasks_in_a_message():
+    """One that kills its workers is found as if it had come alone, and all others have their results."""
+
+    def function(task, context):
+        if task.payload == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task.payload
+
+    def replace_task(task, failure, position):
+        yield task
+        return Task(task.id, -1)
+
+    results = run_tasks(
+        function, tasks(*range(9)), workers=2, tasks_per_message=3, on_poison=replace_task, progress=False
+    )
+    assert sorted(result for _, result in results) == [-1, 0, 1, 2, 3, 5, 6, 7, 8]
+
+
 @every_backend
 def test_nothing_to_do(backend):
     assert list(run_tasks(lambda task, context: 1, [], workers=2, backend=backend)) == []

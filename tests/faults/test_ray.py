@@ -52,6 +52,8 @@ def ray(nodes, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", nodes.environment["RAY_ADDRESS"])
     monkeypatch.setattr(units, "UNIT_BYTES", 60_000)
     monkeypatch.setattr(units, "MIN_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(units, "_FEED_BYTES", 60_000)  # so that several tasks go in one message
+    monkeypatch.setattr(units, "_MESSAGES_PER_WORKER", 1)
     monkeypatch.setattr(packed_list, "_PACKED_ITEMS", 2)
     return nodes
 

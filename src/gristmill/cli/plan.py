@@ -51,7 +51,7 @@ def command(
             from gristmill.cli.measured_speed import measure_speed  # noqa: PLC0415  (imports what a run needs)
 
             activity.show("measuring the speed of one core")
-            estimate = estimate_cluster(outline, nodes, cores, measure_speed(loaded, limit))
+            estimate = estimate_cluster(outline, nodes, cores, measure_speed(loaded, limit), loaded.unit_bytes)
     if as_json:
         more = {} if estimate is None else {"cluster": asdict(estimate)}
         click.echo(json.dumps({**asdict(outline), "fits": outline.fits, **more}, indent=2))

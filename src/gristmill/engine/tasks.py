@@ -90,6 +90,7 @@ def run_tasks(
     on_poison: Callable[[Task, Failure, int], Probe] | None = None,
     desc: str = "tasks",
     num_bytes: int = 0,
+    tasks_per_message: int = 1,
     progress: bool | None = None,
     events: EventLog | None = None,
     stopwatch: Stopwatch | None = None,
@@ -107,6 +108,8 @@ def run_tasks(
     task to run in its place (without the record that kills), or None to let it fail. `num_bytes` is the
     expected sum of the tasks' counters `bytes`: progress is then shown by bytes. A task that makes its worker grow by
     more than `max_growth_bytes` fails as `out_of_memory`.
+
+    A worker gets `tasks_per_message` tasks at once. Their results may come together, and be lost together if it dies.
 
     Tasks are taken when workers are free. A task may depend on the results of earlier ones: where it comes too early,
     `tasks` gives `NOT_READY`, and is asked again when more results were yielded.
@@ -132,7 +135,7 @@ def run_tasks(
         backend=backend,
         timeout=timeout,
         retries=retries,
-        chunk_size=1,
+        chunk_size=tasks_per_message,
         pin=pin,
         max_growth_bytes=max_growth_bytes,
     )
@@ -169,11 +172,12 @@ def _yield_results(
     run: ParallelRun, in_flight: _TasksInFlight, observer: Observer, stopwatch: Stopwatch
 ) -> Iterator[tuple[Task, Any]]:
     with observer, closing(run.outcomes()) as outcomes:
-        for index, (value,) in outcomes:
-            task = in_flight.take(index)
-            if isinstance(value, FinalFailure):
-                error = value.to_exception()
-                add_note(error, f"gristmill: task {task.id}")
-                raise error
-            yield task, value
+        for first, values in outcomes:
+            for index, value in enumerate(values, first):
+                task = in_flight.take(index)
+                if isinstance(value, FinalFailure):
+                    error = value.to_exception()
+                    add_note(error, f"gristmill: task {task.id}")
+                    raise error
+                yield task, value
     stopwatch.add(observer)

@@ -43,12 +43,12 @@ class PackedIndex:
         """Return the number of a name; None if it has none."""
         key = _hash_name(name)
         number = self._recent.get(key)
-        if number is None:
-            keys, numbers = self._packed
-            wanted = np.array([key], "S16")  # a scalar would lose zeros at its end
-            place = int(np.searchsorted(keys, wanted)[0])
-            number = int(numbers[place]) if (keys[place : place + 1] == wanted).any() else None
-        return number
+        keys, numbers = self._packed
+        if number is not None or not len(keys):
+            return number
+        place = keys.searchsorted(np.bytes_(key))
+        # An item of an array of bytes has no zeros at its end.
+        return int(numbers[place]) if place < len(keys) and keys[place] == key.rstrip(b"\0") else None
 
     def values(self) -> NDArray[np.int64]:
         """Return the numbers of all names, in no order."""

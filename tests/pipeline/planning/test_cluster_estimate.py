@@ -28,12 +28,12 @@ def test_work_is_shared_by_all_cores():
 
 
 def test_tasks_are_large_enough_for_the_driver():
-    """As long as units allow it: 64 MiB at 40 MB a second feed 1,600 workers."""
-    for nodes in (1, 10, 50):
-        estimate = estimate_cluster(outline(5 * TB), nodes, 32, 40e6)
+    """Units of 64 MiB at 40 MB a second feed 6,400 workers, larger ones 10,000."""
+    for nodes, unit_bytes in ((1, 64 << 20), (50, 64 << 20), (200, 64 << 20), (313, 1 << 30)):
+        estimate = estimate_cluster(outline(500 * TB), nodes, 32, 40e6, unit_bytes)
         assert estimate.driver_hours <= estimate.hours
         assert "cannot feed" not in str(estimate)
-    assert "cannot feed" in str(estimate_cluster(outline(5 * TB), 1000, 32, 40e6))
+    assert "cannot feed" in str(estimate_cluster(outline(500 * TB), 1000, 32, 40e6))
 
 
 def test_stages_add_tasks_and_requests():

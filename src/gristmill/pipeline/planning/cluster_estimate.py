@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
-from gristmill.pipeline.planning.units import UNIT_BYTES, choose_cut
+from gristmill.pipeline.planning.units import UNIT_BYTES, choose_cut, choose_tasks_per_message
 
 if TYPE_CHECKING:
     from gristmill.pipeline.planning.outline import Outline
@@ -23,7 +23,9 @@ _PART_BYTES = 8 << 20
 """The bytes of one request to write."""
 _REQUESTS_A_TASK = 2
 """Requests of a task beside those for data: one to begin an upload, one to complete it."""
-_DRIVER_SECONDS_A_TASK = 0.001
+_DRIVER_SECONDS_A_TASK = 0.00015
+_DRIVER_SECONDS_A_MESSAGE = 0.0006
+"""Measured with `benchmarks/cluster.py`: a unit, its task and its receipt; a call through Ray and its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ class ClusterEstimate:
             f"└── storage while it runs: up to {format_bytes(self.storage_bytes)}",
         ]
         if self.driver_hours > self.hours:
-            lines.insert(-1, "├── note: the driver cannot feed that many workers; use fewer")
+            lines.insert(-1, "├── note: the driver cannot feed that many workers; use fewer, or a larger unit_bytes")
         return "\n".join(lines)
 
 
@@ -74,7 +76,9 @@ def parse_cluster(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def estimate_cluster(outline: Outline, nodes: int, cores: int, bytes_a_second: float) -> ClusterEstimate:
+def estimate_cluster(
+    outline: Outline, nodes: int, cores: int, bytes_a_second: float, unit_bytes: int = UNIT_BYTES
+) -> ClusterEstimate:
     """Estimate a run that takes `bytes_a_second` of unpacked input through all steps on one core."""
     num_workers = nodes * cores
     input_bytes = sum(source.num_bytes for source in outline.sources)
@@ -84,10 +88,12 @@ def estimate_cluster(outline: Outline, nodes: int, cores: int, bytes_a_second: f
     )
     num_stages = max(len(source.stages) for source in outline.sources)
     slice_bytes = min(
-        UNIT_BYTES,
+        unit_bytes,
         max(choose_cut("auto", num_workers, 0, cuts_cells=False).min_bytes, unpacked_bytes // (4 * num_workers)),
     )
-    tasks = num_stages * max(1, -(-unpacked_bytes // max(1, slice_bytes)))
+    stage_tasks = max(1, -(-unpacked_bytes // max(1, slice_bytes)))
+    tasks = num_stages * stage_tasks
+    messages = tasks / choose_tasks_per_message(num_workers, stage_tasks, unpacked_bytes)
     core_hours = unpacked_bytes / bytes_a_second / 3600
     return ClusterEstimate(
         nodes=nodes,
@@ -96,7 +102,7 @@ def estimate_cluster(outline: Outline, nodes: int, cores: int, bytes_a_second: f
         core_hours=core_hours,
         hours=core_hours / min(num_workers, tasks),
         tasks=tasks,
-        driver_hours=tasks * _DRIVER_SECONDS_A_TASK / 3600,
+        driver_hours=(tasks * _DRIVER_SECONDS_A_TASK + messages * _DRIVER_SECONDS_A_MESSAGE) / 3600,
         read_requests=(input_bytes + stored_bytes) // _RANGE_BYTES + tasks,
         write_requests=outline.needed_bytes // _PART_BYTES + _REQUESTS_A_TASK * tasks,
         storage_bytes=outline.needed_bytes,

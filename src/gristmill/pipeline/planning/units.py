@@ -210,28 +210,47 @@ class UnitCut(msgspec.Struct, frozen=True, kw_only=True):
 _FEED_BYTES = 40_000
 """Bytes of a slice for each worker. A task costs the parent up to 1 ms, in which a worker does about 40 KB of the
 fastest work: 1,000 workers need slices of 40 MB, or they wait for the parent."""
+_MAX_FEED_BYTES = 1 << 30
+"""The most that a slice must have for the parent's sake: what is lost with a worker."""
+_MESSAGES_PER_WORKER = 4
+"""Tasks are sent together only where each worker still gets this many messages."""
 
 
 def choose_cut(slice_bytes: int | Literal["auto"], num_workers: int, bytes_after: int, *, cuts_cells: bool) -> UnitCut:
     """Choose how to cut a unit that is followed by `bytes_after` in its stage.
 
     Slices have the size that the recipe asks for, or sizes that keep this many workers busy to the end of the stage. A
-    single worker is always busy: its units stay whole. No slice is so small that one parent could not feed all workers.
+    single worker is always busy: its units stay whole. No slice is so small that one parent could not feed all workers;
+    where units are smaller than that, several go in one message (`choose_tasks_per_message`).
 
-    >>> [choose_cut("auto", workers, 0, cuts_cells=False).min_bytes >> 20 for workers in (2, 200, 1000)]
-    [4, 7, 38]
+    >>> [choose_cut("auto", workers, 0, cuts_cells=False).min_bytes >> 20 for workers in (2, 200, 1000, 10_000)]
+    [4, 7, 38, 381]
     """
     if slice_bytes != AUTO:
         return UnitCut(min_bytes=slice_bytes, max_bytes=slice_bytes)
-    bytes_to_feed = min(UNIT_BYTES, num_workers * _FEED_BYTES)
+    bytes_to_feed = min(num_workers * _FEED_BYTES, _MAX_FEED_BYTES)
     cuts_cells = cuts_cells and bytes_to_feed < CELL_BYTES
     return UnitCut(
         min_bytes=max(bytes_to_feed, MIN_PART_BYTES if cuts_cells else CELL_BYTES),
-        max_bytes=UNIT_BYTES,
+        max_bytes=max(UNIT_BYTES, 2 * bytes_to_feed),
         num_shares=_SHARES_PER_WORKER * num_workers if num_workers > 1 else 1,
         bytes_after=bytes_after,
         cuts_cells=cuts_cells and num_workers > 1,
     )
+
+
+def choose_tasks_per_message(num_workers: int, num_tasks: int, num_bytes: int) -> int:
+    """Choose how many tasks a worker gets at once, of a stage of this many: 1, unless they are too small to feed all.
+
+    >>> choose_tasks_per_message(1000, 10**6, 10**6 << 26), choose_tasks_per_message(10_000, 10**6, 10**6 << 26)
+    (1, 6)
+    >>> choose_tasks_per_message(10_000, 50_000, 50_000 << 26)  # fewer at once, so that all workers end together
+    1
+    """
+    if num_workers * _FEED_BYTES <= UNIT_BYTES or not num_bytes:
+        return 1
+    wanted = -(-num_workers * _FEED_BYTES * num_tasks // num_bytes)
+    return max(1, min(wanted, num_tasks // (_MESSAGES_PER_WORKER * num_workers)))
 
 
 def can_cut_cells(steps: Iterable[LocalStep], keep_dropped: str | None) -> bool:

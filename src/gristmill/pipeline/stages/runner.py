@@ -16,7 +16,7 @@ from gristmill.core.errors import GristmillError
 from gristmill.core.quantities import format_count
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.engine.tasks import Stopwatch, run_tasks
-from gristmill.pipeline.planning.units import UnitCut
+from gristmill.pipeline.planning.units import UnitCut, choose_tasks_per_message
 from gristmill.pipeline.stages.poison import find_poison
 from gristmill.pipeline.stages.slice_task import SliceResult
 from gristmill.pipeline.stages.stage_context import set_up_worker
@@ -82,7 +82,14 @@ class StageRunner:
             tasks = UnitTasks(undone, stage, chooser, _StageReceipts(self, sync_thread))
             _tell_idle_workers(desc, options, num_workers, tasks.num_slices)
             for task, result in self._start_tasks(
-                run_unit_task, stage, tasks, desc, options, find_poison, num_bytes=tasks.num_bytes
+                run_unit_task,
+                stage,
+                tasks,
+                desc,
+                options,
+                find_poison,
+                num_bytes=tasks.num_bytes,
+                tasks_per_message=choose_tasks_per_message(num_workers, tasks.num_slices, tasks.num_bytes),
             ):
                 tasks.finish_task(task, result)
         self._receipts.sync()
@@ -161,6 +168,7 @@ class StageRunner:
         on_poison: Callable[..., Any] | None = None,
         *,
         num_bytes: int = 0,
+        tasks_per_message: int = 1,
     ) -> Iterator[tuple[Task, Any]]:
         runs_steps = function is run_unit_task
         is_built_in = function.__module__.startswith("gristmill.")
@@ -177,6 +185,7 @@ class StageRunner:
             on_poison=None if options.backend in IN_PROCESS_BACKENDS else on_poison,
             desc=desc,
             num_bytes=num_bytes,
+            tasks_per_message=tasks_per_message,
             progress=False if options.monitor == "terminal" else options.progress,
             stopwatch=self.stopwatch,
             events=options.events,
