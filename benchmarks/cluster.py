@@ -166,7 +166,7 @@ def run_units(num_units: int, num_workers: int) -> float:
         pool = WorkerPool("processes", partial(SimulatedBackend, SliceResult(split_files=[], books=[])))
         receipts, finished = Receipts(folder / "receipts.jsonl"), Receipts(folder / "finished.jsonl")
         options = RunOptions(backend="processes", workers=num_workers, progress=False)
-        runner = StageRunner(plan, options, receipts, finished, pool)
+        runner = StageRunner(plan, options, receipts, finished, plan.output, pool=pool)
         units = list_units(InputUnits(plan, runner, context, "").prepare_units(source))
         assert len(units) == num_units, (len(units), num_units)
         runner.run(context, units, "simulation")
