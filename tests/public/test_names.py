@@ -243,6 +243,8 @@ STREAM = {
     "collate": None,
     "decode": None,
     "transform": None,
+    "tokenize": None,
+    "ids": None,
     "on_error": "raise",
     "images": None,
     "cache": None,

@@ -14,9 +14,13 @@ import xxhash
 from click.testing import CliRunner
 from gristmill_testing.buckets import CREDENTIALS, Bucket
 from gristmill_testing.faulty_proxy import BUSY, CUT, RESET, FaultyProxy
+from gristmill_testing.foreign_files import upload
+from gristmill_testing.pictures import photo
 from gristmill_testing.streams import ids_of, write_packed
 from torch.utils.data import DataLoader
 
+import gristmill as gm
+from gristmill import steps
 from gristmill.cli.main import command_line
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.pipeline.jobs.mix import mix
@@ -34,18 +38,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 MIXTURE = {"code": 0.3, "web": 0.7}
 
 
-def upload(folder, bucket, name="out"):
-    for path in sorted(Path(folder).rglob("*")):
-        if path.is_file():
-            bucket.put(f"{name}/{path.relative_to(folder)}", path.read_bytes())
-    return f"{bucket.url}/{name}"
-
-
 @pytest.fixture(scope="module")
 def bucket(seaweed, packed):
     """A bucket with the dataset."""
     made = Bucket(seaweed.endpoint, f"stream-{uuid.uuid4().hex[:12]}").create()
-    upload(packed, made)
+    upload(packed, made, "out")
     return made
 
 
@@ -100,7 +97,7 @@ def test_with_a_cache_of_a_tenth_and_faults_at_every_third_request(remote, oracl
     assert sum(path.stat().st_size for path in cached) <= total // 10 + total // 160 + max(
         path.stat().st_size for path in cached
     )
-    assert stream.reader.table.cache.num_fetches > 53 / 2  # blocks were fetched again and again
+    assert stream.reader.table.blocks.cache.num_fetches > 53 / 2  # blocks were fetched again and again
 
 
 def test_elastic_resume_with_worker_processes(remote, oracle):
@@ -130,9 +127,9 @@ def test_blocks_are_fetched_once_and_as_planned(remote):
     local = sorted(ids_of(remote(epochs=1).batches(5)))
     fresh = remote(epochs=1, shuffle={"blocks": 4}, cache=remote.cache.with_name("other"))
     assert sorted(ids_of(fresh.batches(3))) == local
-    cache = fresh.reader.table.cache
+    cache = fresh.reader.table.blocks.cache
     assert (cache.num_fetches, cache.fetched_bytes) == (plan.requests, plan.bytes_read)
-    assert plan.bytes_read == plan.distinct_bytes == int(fresh.reader.table.bytes.sum())
+    assert plan.bytes_read == plan.distinct_bytes == int(fresh.reader.table.blocks.bytes.sum())
     assert plan.needed_cache_bytes < plan.distinct_bytes
     small = remote(epochs=1, cache_bytes=plan.needed_cache_bytes)
     assert plan_reads(small, 3, 1, 1000).bytes_read > plan.bytes_read
@@ -216,12 +213,12 @@ def test_two_jobs_of_four_ranks_share_a_cache_and_one_is_killed(remote, oracle):
         assert checksums in known_checksums(remote)
     stream = remote(rows=53, cache_bytes=total // 5)  # what the killed job was writing is gone after an eviction
     assert ids_of(stream.batches(4)) == oracle[:53]
-    stream.reader.table.cache._evict()
+    stream.reader.table.blocks.cache._evict()
     assert not list(remote.cache.glob("blocks/*/.*.tmp"))
 
 
 def known_checksums(remote):
-    return set(remote().reader.table._checksums.tolist())
+    return set(remote().reader.table.blocks.checksums.tolist())
 
 
 def test_a_file_that_a_killed_process_left_is_removed_and_one_in_use_is_not(tmp_path):
@@ -271,3 +268,36 @@ def test_rows_of_mixed_lanes_know_their_sources(store, tmp_path):
     for ours, theirs in zip(remote.batches(4), local.batches(4), strict=True):
         assert ours.sources.tolist() == theirs.sources.tolist()
         assert np.array_equal(ours["input_ids"], theirs["input_ids"])
+
+
+def test_local_and_remote_datasets_are_mixed(store, packed, oracle, tmp_path):
+    other = write_packed(tmp_path / "other", {"books": [5, 9]}, seed=3)
+    ours = {"web": (f"{store.url}/out", 0.6), "books": (other, 0.4)}
+    local = {"web": (packed, 0.6), "books": (other, 0.4)}
+    remote = Stream(ours, seed=7, rows=90, cache=tmp_path / "cache")
+    expected = Stream(local, seed=7, rows=90)
+    for batch, theirs in zip(remote.batches(7), expected.batches(7), strict=True):
+        assert np.array_equal(batch["input_ids"], theirs["input_ids"])
+        assert batch.sources.tolist() == theirs.sources.tolist()
+    assert plan_reads(remote, 90, 1, 1).requests < len(remote.reader.table.blocks.rows)  # local ones are not fetched
+
+
+def test_samples_are_streamed_from_a_store_by_forked_workers(store, tmp_path):
+    root = tmp_path / "in"
+    root.mkdir()
+    for number in range(12):
+        (root / f"{number:03d}.png").write_bytes(photo(number, "PNG", width=6, height=4))
+    for form in ("webdataset", "arrow"):
+        options = {"max_shard_samples": 5} if form == "webdataset" else {}
+        read, write = steps.Read(read=str(root)), steps.Write(format=form, **options)
+        gm.run(gm.Recipe(sources={"s": read}, steps=[write], output=str(tmp_path / form)), workers=1, backend="serial")
+        url = upload(tmp_path / form, store, f"samples-{form}")
+        local = list(Stream(tmp_path / form, seed=2, epochs=1).batches(5))
+        dataset = TorchDataset(Stream(url, seed=2, epochs=1, cache=tmp_path / "cache"), 5, rank=0, world_size=1)
+        remote = list(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"))
+        assert [batch["__key__"] for batch in remote] == [batch["__key__"] for batch in local]
+        assert all(np.array_equal(ours["image"], theirs["image"]) for ours, theirs in zip(remote, local, strict=True))
+        blocks = Stream(url, seed=2, epochs=1, cache=tmp_path / "cache", shuffle={"blocks": 2})
+        assert sorted(key for batch in blocks.batches(4) for key in batch["__key__"]) == sorted(
+            key for batch in local for key, is_real in zip(batch["__key__"], batch.row_mask, strict=True) if is_real
+        )

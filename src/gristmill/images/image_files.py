@@ -6,7 +6,6 @@ tar and its name in it (of a folder, only the name), and a stream reads it by th
 
 from __future__ import annotations
 
-import os
 import posixpath
 import threading
 from pathlib import Path
@@ -18,6 +17,8 @@ import xxhash
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.media import IMAGE_EXTENSIONS, get_extension
 from gristmill.images.codec import ImageError, find_orientation, load_exif, open_image
+from gristmill.storage.locations import parse_location
+from gristmill.storage.mapped_files import read_bytes
 from gristmill.storage.paths import find_files
 from gristmill.storage.stored_paths import path_below
 from gristmill.storage.tar_index import index_tar
@@ -25,6 +26,7 @@ from gristmill.storage.tar_index import index_tar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gristmill.storage.locations import Location
     from gristmill.storage.paths import ListedFile
 
 _HEADER_BYTES = 64 << 10
@@ -138,11 +140,11 @@ class ImageReader:
 
     def __init__(self, pattern: str) -> None:
         """`pattern` is what the recipe names: the folder of images, or their tars."""
-        if Path(pattern).is_dir():
-            self._root = Path(pattern).absolute()
-        else:
+        location = parse_location(pattern)
+        if not location.is_dir():
             first = find_files(pattern)[0]
-            self._root = Path(first.path[: -len(first.relative)])
+            location = parse_location(first.path[: -len(first.relative)])
+        self._root = location.absolute() if isinstance(location, Path) else location
         self._tars: dict[str, dict[str, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 
@@ -157,8 +159,7 @@ class ImageReader:
                 return path_below(self._root, member).read_bytes()
             path = path_below(self._root, shard)
             start, size = self._index(shard, path)[member]
-            with path.open("rb") as file:
-                content = os.pread(file.fileno(), size, start)
+            content = read_bytes(path, start, size)
         except (OSError, KeyError) as error:
             raise DamagedDatasetError(
                 f"the image {member} of {shard or self._root} cannot be read: {error}",
@@ -168,7 +169,7 @@ class ImageReader:
             raise DamagedDatasetError(f"the image {member} of {shard} is cut short", help="restore the tar")
         return content
 
-    def _index(self, shard: str, path: Path) -> dict[str, tuple[int, int]]:
+    def _index(self, shard: str, path: Location) -> dict[str, tuple[int, int]]:
         with self._lock:
             if shard not in self._tars:
                 members = index_tar(str(path)).members()

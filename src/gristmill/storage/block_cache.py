@@ -5,6 +5,9 @@ verified again whenever a process opens it. Who wants a block that another proce
 most 10 seconds, then fetches it too. Above the limit, the blocks that were opened longest ago are unlinked; mappings of
 them live on. What a killed process was writing has a lock that nobody holds any more, and goes with the next eviction.
 
+A block whose checksum nobody knows in advance, because it is converted from a foreign file, ends with a checksum of its
+own (`open_sealed`).
+
 Locks hold on local disks only, so a folder on a shared file system is refused. Only its owner may enter the folder:
 others could plant blocks with the right checksum.
 """
@@ -18,6 +21,7 @@ import stat
 import threading
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +33,12 @@ from gristmill.storage.leases.file_systems import find_file_system, is_shared_fi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from typing_extensions import Buffer
+
 _WAIT_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _NUM_LOCKS = 256
+_SEAL_BYTES = 8
 _SHARE_BETWEEN_EVICTIONS = 16
 """A process looks for blocks to evict after it has fetched this share of the limit."""
 
@@ -55,14 +62,25 @@ class BlockCache:
         Raises:
             DamagedDatasetError: What `fetch` returns has another checksum, twice.
         """
+        is_right = partial(_has_checksum, num_bytes, checksum)
+        return self._open(name, num_bytes, is_right, lambda: _fetch_verified(num_bytes, checksum, fetch))
+
+    def open_sealed(self, name: str, make: Callable[[], bytes]) -> tuple[int, int]:
+        """Return a descriptor of a file that begins with what `make` returns, and how long that is."""
+        descriptor = self._open(name, None, _is_sealed, lambda: _seal(make()))
+        return descriptor, os.fstat(descriptor).st_size - _SEAL_BYTES
+
+    def _open(
+        self, name: str, num_bytes: int | None, is_right: Callable[[Buffer], bool], fetch: Callable[[], bytes]
+    ) -> int:
         path = self._find_path(name)
-        descriptor = _open_verified(path, num_bytes, checksum)
+        descriptor = _open_verified(path, num_bytes, is_right)
         if descriptor is not None:
             return descriptor
         with self._lock_name(name):
-            descriptor = _open_verified(path, num_bytes, checksum)  # another process may have fetched it meanwhile
+            descriptor = _open_verified(path, num_bytes, is_right)  # another process may have fetched it meanwhile
             if descriptor is None:
-                descriptor = self._add(path, _fetch_verified(num_bytes, checksum, fetch))
+                descriptor = self._add(path, fetch())
         self._evict_sometimes()
         return descriptor
 
@@ -156,14 +174,14 @@ def _prepare_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def _open_verified(path: Path, num_bytes: int, checksum: int) -> int | None:
+def _open_verified(path: Path, num_bytes: int | None, is_right: Callable[[Buffer], bool]) -> int | None:
     """Open a block; None if it is not there, or damaged, and then it is removed."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
-    content = _read_all(descriptor, num_bytes + 1)
-    if len(content) == num_bytes and xxhash.xxh3_64_intdigest(content) == checksum:
+    content = _read_all(descriptor, os.fstat(descriptor).st_size if num_bytes is None else num_bytes + 1)
+    if is_right(content):
         os.utime(descriptor)  # opened last
         return descriptor
     os.close(descriptor)
@@ -178,10 +196,23 @@ def _read_all(descriptor: int, most: int) -> bytearray:
     return content
 
 
+def _has_checksum(num_bytes: int, checksum: int, data: Buffer) -> bool:
+    return memoryview(data).nbytes == num_bytes and xxhash.xxh3_64_intdigest(data) == checksum
+
+
+def _seal(data: bytes) -> bytes:
+    return data + xxhash.xxh3_64_digest(data)
+
+
+def _is_sealed(data: Buffer) -> bool:
+    view = memoryview(data)
+    return view.nbytes >= _SEAL_BYTES and xxhash.xxh3_64_digest(view[:-_SEAL_BYTES]) == view[-_SEAL_BYTES:]
+
+
 def _fetch_verified(num_bytes: int, checksum: int, fetch: Callable[[], bytes]) -> bytes:
     data = fetch()
     for may_fetch_again in (True, False):
-        if len(data) == num_bytes and xxhash.xxh3_64_intdigest(data) == checksum:
+        if _has_checksum(num_bytes, checksum, data):
             return data
         if may_fetch_again:
             data = fetch()

@@ -19,6 +19,18 @@ MAX_BATCH = 1 << 24
 """The most rows of a rank in a batch, and the most ranks."""
 
 
+class TokenizeTexts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings for encoding the texts of samples; see `steps.Tokenize`, which does the same in a recipe."""
+
+    tokenizer: str
+    text: str | None = None
+    """The column of the text. None: `text`, `txt` or `content`, whichever the sample has first."""
+    add_eos: bool = True
+    add_bos: bool = False
+    max_tokens: int | None = None
+    """Cut longer rows; None: the batch is as wide as its longest text."""
+
+
 class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of `Stream`, with absolute paths."""
 
@@ -40,6 +52,10 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     decode: Any = None
     """For samples: `numpy`, `pil`, `bytes` or a function of the bytes; None: not set."""
     transform: Any = None
+    tokenize: Any = None
+    """For samples with texts: `TokenizeTexts`; None: batches hold samples."""
+    ids: Any = None
+    """The column of token ids, of samples and of tables of others; None: batches of samples hold samples."""
     on_error: str = "raise"
     images: Any = None
     """For chats with images: the folder or the tars of the images; None: batches have references."""
@@ -56,6 +72,8 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             check_choice("decode", self.decode, ("numpy", "pil", "bytes"))
         if self.transform is not None and not callable(self.transform):
             raise UsageError(f"transform must be a function of a sample, not {self.transform!r:.80}")
+        if not isinstance(self.ids, str | None) or (self.ids and self.tokenize is not None):
+            raise UsageError("ids names the column of token ids, of samples that are not tokenized", help='ids="npy"')
         if not isinstance(self.collate, Collate | None):
             raise UsageError(f"collate must be a Collate, not {self.collate!r:.80}")
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
@@ -75,6 +93,8 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             "max_epochs": _check_limits(self.max_epochs),
             **checked_ends,
         }
+        if self.tokenize is not None:
+            changes["tokenize"] = _parse_tokenize(self.tokenize)
         if self.images is not None:
             changes["images"] = _make_absolute(self.images)
         if self.rows_per_epoch is not None:
@@ -103,6 +123,23 @@ def _check_shuffle(shuffle: Any) -> Any:
             help='for example shuffle={"blocks": 64}',
         )
     return {"blocks": check_whole_number("the blocks of shuffle", shuffle["blocks"], least=1)}
+
+
+def _parse_tokenize(value: Any) -> TokenizeTexts:
+    """Parse the argument `tokenize`: the name of a tokenizer, or a dict with its settings."""
+    settings = {"tokenizer": value} if isinstance(value, str) else value
+    try:
+        parsed = msgspec.convert(settings, TokenizeTexts)
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"tokenize: {error}",
+            help='name a tokenizer: tokenize="tokenizers/gpt2" or {"tokenizer": …, "text": "txt", "max_tokens": 2048}',
+        ) from None
+    check_bool("add_eos", parsed.add_eos)
+    if parsed.max_tokens is not None:
+        check_whole_number("max_tokens", parsed.max_tokens, least=1)
+    path = os.path.abspath(parsed.tokenizer)  # noqa: PTH100
+    return msgspec.structs.replace(parsed, tokenizer=path) if os.path.exists(path) else parsed  # noqa: PTH110
 
 
 def _check_end(name: str, end: Any) -> float:

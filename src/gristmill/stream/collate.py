@@ -16,8 +16,6 @@ from gristmill.stream.memory import memory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gristmill.shards.manifest import TokenizerIdentity
-
 INPUT_IDS = "input_ids"
 MATRICES = (INPUT_IDS, "labels", "position_ids", "document_ids", "attention_mask")
 FIELDS = (*MATRICES, "cu_seqlens", "row_mask")
@@ -136,12 +134,9 @@ def collate(
     return arrays
 
 
-def choose_pad_id(options: Collate, tokenizer: TokenizerIdentity | None) -> int:
+def choose_pad_id(options: Collate, pad_id: int | None, eos_id: int | None = None) -> int:
     """Choose the id of padding that is added: as the options say, else as the tokenizer says, else 0."""
-    if options.pad_id is not None:
-        return options.pad_id
-    candidates = (tokenizer.pad_id, tokenizer.eos_id) if tokenizer is not None else ()
-    return next((pad_id for pad_id in candidates if pad_id is not None), 0)
+    return next((candidate for candidate in (options.pad_id, pad_id, eos_id) if candidate is not None), 0)
 
 
 _EMPTY_MATRICES = {dtype: np.empty((0, 0), dtype=dtype) for dtype in ("int64", "int32")}

@@ -56,9 +56,20 @@ def map_file(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
         os.close(descriptor)
 
 
-def map_descriptor(descriptor: int, num_bytes: int, *, at_random: bool) -> pa.Buffer:
-    """Map the first bytes of an open file, at least one. The descriptor may be closed then."""
-    address = _system().mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+def map_range(path: str, start: int, num_bytes: int) -> pa.Buffer:
+    """Map a range of a file, which must be that long, for reading in no order."""
+    begin = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        mapped = map_descriptor(descriptor, start + num_bytes - begin, at_random=True, start=begin)
+    finally:
+        os.close(descriptor)
+    return mapped.slice(start - begin, num_bytes)
+
+
+def map_descriptor(descriptor: int, num_bytes: int, *, at_random: bool, start: int = 0) -> pa.Buffer:
+    """Map bytes of an open file, at least one, from a page's beginning on. The descriptor may be closed then."""
+    address = _system().mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, start)
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -14,7 +14,7 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.stream.arguments import check_ranks
-from gristmill.stream.remote_table import RemoteTable
+from gristmill.stream.block_reader import BlockReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,18 +47,18 @@ class ReadPlan:
 def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nodes: int = 1) -> ReadPlan:
     """Plan what the first node fetches in some steps from the stream's position on."""
     batch_size, _, world_size = check_ranks(batch_size, 0, world_size)
-    table = stream.reader.table
-    if not isinstance(table, RemoteTable):
+    reader = getattr(stream.reader.table, "blocks", None)
+    if not isinstance(reader, BlockReader):
         raise UsageError("this dataset is on a local disk: nothing is fetched", help="name a dataset on a store")
     if world_size % nodes:
         raise UsageError(f"{world_size} ranks cannot be divided evenly among {nodes} nodes")
     num_rows = batch_size * (world_size // nodes)
-    blocks_of_steps = list(_list_blocks(stream, table, batch_size * world_size, num_rows, steps))
-    limit = table.cache.max_bytes
+    blocks_of_steps = list(_list_blocks(stream, reader, batch_size * world_size, num_rows, steps))
+    limit = reader.cache.max_bytes
     cached: OrderedDict[int, int] = OrderedDict()
     in_cache = requests = bytes_read = 0
     for blocks in blocks_of_steps:
-        for block, size in zip(blocks.tolist(), table.bytes[blocks].tolist(), strict=True):
+        for block, size in zip(blocks.tolist(), reader.bytes[blocks].tolist(), strict=True):
             if block in cached:
                 cached.move_to_end(block)
                 continue
@@ -72,27 +72,29 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
         rows=num_rows * len(blocks_of_steps),
         requests=requests,
         bytes_read=bytes_read,
-        distinct_bytes=int(table.bytes[used].sum()),
+        distinct_bytes=int(reader.bytes[used].sum()),
         cache_bytes=limit,
-        needed_cache_bytes=_find_needed_cache(blocks_of_steps, table),
+        needed_cache_bytes=_find_needed_cache(blocks_of_steps, reader),
     )
 
 
 def _list_blocks(
-    stream: Stream, table: RemoteTable, global_size: int, num_rows: int, steps: int
+    stream: Stream, reader: BlockReader, global_size: int, num_rows: int, steps: int
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the blocks of each step, in the order in which they are needed."""
     row = stream.passes.batch_begin(stream.next_row, global_size)
+    is_fetched = np.array([shard.is_cached for shard in reader.shards])[reader.shard_of]
     for _ in range(steps):
         if not stream.has_batch(row, global_size):
             return
         end = stream.passes.end_of(row)
         rows = np.arange(row, row + num_rows if end is None else min(row + num_rows, end))
-        yield np.unique(table.blocks_of(stream.order(rows).indices))
+        blocks = np.unique(reader.blocks_of(stream.order(rows).indices))
+        yield blocks[is_fetched[blocks]]
         row = stream.passes.batch_begin(stream.passes.batch_end(row, global_size), global_size)
 
 
-def _find_needed_cache(blocks_of_steps: list[NDArray[np.int64]], table: RemoteTable) -> int:
+def _find_needed_cache(blocks_of_steps: list[NDArray[np.int64]], reader: BlockReader) -> int:
     """Find the most bytes of blocks that are needed before and again after a step."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -102,6 +104,6 @@ def _find_needed_cache(blocks_of_steps: list[NDArray[np.int64]], table: RemoteTa
             last[block] = step
     changes = np.zeros(len(blocks_of_steps) + 1, dtype=np.int64)
     for block, step in first.items():
-        changes[step] += table.bytes[block]
-        changes[last[block] + 1] -= table.bytes[block]
+        changes[step] += reader.bytes[block]
+        changes[last[block] + 1] -= reader.bytes[block]
     return int(np.cumsum(changes).max(initial=0))

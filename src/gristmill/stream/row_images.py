@@ -14,6 +14,7 @@ from gristmill.images.image_files import ImageReader
 from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
+from gristmill.stream.remote_table import RemoteTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from gristmill.stream.row_table import RowTable
     from gristmill.stream.sources import RowShard
 
 
@@ -36,9 +38,16 @@ class ImageReference(NamedTuple):
 class RowImages:
     """The images of all rows of a stream. Threads may use it together."""
 
-    def __init__(self, shards: list[RowShard], files: str | None, decode: str | Callable[[bytes], Any] | None) -> None:
+    def __init__(
+        self,
+        shards: list[RowShard],
+        table: RowTable | RemoteTable,
+        files: str | None,
+        decode: str | Callable[[bytes], Any] | None,
+    ) -> None:
         """`files` are the images that the recipe names; None: batches have references only."""
         self._shards = shards
+        self._blocks = table.blocks if isinstance(table, RemoteTable) else None
         self._ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
         self._reader = ImageReader(files) if files is not None else None
         self._decode = "bytes" if decode is None else decode
@@ -50,13 +59,22 @@ class RowImages:
         return [self._read_row(index) if index >= 0 else [] for index in indices.tolist()]
 
     def _read_row(self, index: int) -> list[Any]:
+        references = [ImageReference(**reference) for reference in self._read_references(index)]
+        return references if self._reader is None else [self._load(reference) for reference in references]
+
+    def _read_references(self, index: int) -> list[dict[str, Any]]:
+        stored: list[dict[str, Any]]
+        if self._blocks is not None:
+            _, row, block = self._blocks.open_row(index)
+            assert block.batch is not None
+            stored = block.batch.column(IMAGES)[row].as_py()
+            return stored
         number = int(np.searchsorted(self._ends, index, side="right"))
         row = index - int(self._ends[number]) + self._shards[number].rows
         ends, columns = self._open(number)
         batch = int(np.searchsorted(ends, row, side="right"))
         stored = columns[batch][row - int(ends[batch]) + len(columns[batch])].as_py()
-        references = [ImageReference(**reference) for reference in stored]
-        return references if self._reader is None else [self._load(reference) for reference in references]
+        return stored
 
     def _load(self, reference: ImageReference) -> Any:
         assert self._reader is not None

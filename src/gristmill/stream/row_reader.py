@@ -5,8 +5,6 @@ Rows that will be needed soon are requested from the disk while a batch is made 
 
 from __future__ import annotations
 
-import math
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +12,10 @@ import numpy as np
 from gristmill.core.records import IMAGES
 from gristmill.stream.collate import INPUT_IDS, Batch, collate, find_width
 from gristmill.stream.kernels import A_FILLED, A_SHARD
-from gristmill.stream.read_ahead import ReadAhead
 from gristmill.stream.remote_table import RemoteTable
 from gristmill.stream.row_sources import RowSources
 from gristmill.stream.row_table import RowTable
+from gristmill.stream.stream_reader import StreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,25 +29,20 @@ if TYPE_CHECKING:
     from gristmill.stream.sources import Lane
 
 
-_FIRST_BATCHES = 16
-"""The batches whose blocks are requested before the first one is read."""
-
-
-class RowReader:
-    """Makes batches of the rows of a stream. Threads may use it together.
+class RowReader(StreamReader):
+    """Makes batches of rows of tokens.
 
     Args:
-        lanes: The rows to read.
-        order: Which stored row each row of the stream is.
+        lanes: The rows to read; `order`, `num_rows` and `cache` as in `StreamReader`.
         sources: The names of all sources; batches refer to them by number.
         collate: What a batch holds.
         pad_id: The id of padding that is added.
         row_length: Tokens in each row; None: rows differ in length.
-        num_rows: The end of the stream, after which rows are empty; None: it is endless.
         shuffle: Whether rows are read in no order on disk.
-        open_images: Opens the images of all rows; None: rows have none.
-        cache: Where the blocks of remote shards are kept; None: all shards are local.
+        open_images: Opens the images of all rows, of remote ones in this table; None: rows have none.
     """
+
+    table: RowTable | RemoteTable
 
     def __init__(
         self,
@@ -62,32 +55,24 @@ class RowReader:
         row_length: int | None,
         num_rows: int | None,
         shuffle: bool,
-        open_images: Callable[[], RowImages] | None = None,
+        open_images: Callable[[RowTable | RemoteTable], RowImages] | None = None,
         cache: BlockCache | None = None,
     ) -> None:
-        self._shards = [shard for lane in lanes for shard in lane.shards]
-        self._order = order
+        super().__init__(lanes, order, num_rows, cache)
         self._sources = sources
         self._collate = collate
         self._pad_id = pad_id
         self._row_length = row_length
-        self._num_rows = num_rows
         self._shuffle = shuffle
         self._open_images = open_images
-        self._cache = cache
         self.close_files()
 
-    def close_files(self) -> None:
-        """Close all shards. Each is opened again when one of its rows is needed."""
-        self._process = os.getpid()
-        self._has_fetched_ahead = False
-        self.table: RowTable | RemoteTable
+    def _open_table(self) -> None:
         if self._cache is None:
             self.table = RowTable(self._shards, at_random=self._shuffle)
         else:
             self.table = RemoteTable(self._shards, self._cache)
-        self.read_ahead = ReadAhead()
-        self._images = None if self._open_images is None else self._open_images()
+        self._images = None if self._open_images is None else self._open_images(self.table)
         self._row_sources = RowSources(self._shards, self._sources, self.table)
 
     def take(
@@ -99,12 +84,7 @@ class RowReader:
         end: int | None = None,
         new: Callable[..., Any] = np.empty,
     ) -> Batch:
-        """Make a batch of any rows in any order, for the step that ends before `next_row`.
-
-        Rows from `end` on are empty. `new` makes the arrays of the batch.
-        """
-        if self._process != os.getpid():  # a forked process must not share the lock of its parent
-            self.close_files()
+        self.close_files_of_parent()
         table = self.table  # held until the rows are copied, even if another thread closes the files
         indices = self._order(rows).indices
         end = self._num_rows if end is None else end
@@ -131,26 +111,3 @@ class RowReader:
         batch.tokens = addresses[:, A_FILLED].copy()
         batch.num_positions = batch[INPUT_IDS].size
         return batch
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether rows are fetched from a store."""
-        return self._cache is not None
-
-    def fetch_ahead(self, rows: NDArray[np.int64], step: int) -> None:
-        """Start fetching the blocks of later batches, the next of which is `step` rows after these rows.
-
-        Where blocks are shuffled, as far ahead as rows are shuffled together: the next window has other blocks.
-        """
-        farthest = max(self.read_ahead.batches_ahead(len(rows)), math.ceil(self._order.window_rows / step))
-        if not self._has_fetched_ahead:
-            self._has_fetched_ahead = True
-            for number in range(1, min(farthest, _FIRST_BATCHES)):
-                self.prefetch(rows + number * step)
-        self.prefetch(rows + farthest * step)
-
-    def prefetch(self, rows: NDArray[np.int64]) -> None:
-        """Start reading rows of a later batch. At the end of an epoch the rows that follow may be others."""
-        if self._num_rows is not None:
-            rows = rows[rows < self._num_rows]
-        self.table.request_rows(self._order(rows).indices)

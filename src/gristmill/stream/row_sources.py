@@ -72,12 +72,14 @@ class RowSources:
     @staticmethod
     def _find_remote_files(table: RemoteTable, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Find the input file of each row in the blocks, which are open: only rows of open blocks are asked for."""
-        blocks = table.blocks_of(indices)
+        blocks = table.blocks.blocks_of(indices)
         files = np.empty(len(indices), dtype=np.uint64)
         for block in np.unique(blocks).tolist():
             of_block = blocks == block
-            rows = indices[of_block] - (table.block_ends[block] - table.rows[block])
-            files[of_block] = _take_first_files(table.open_block(block).batch)[rows]
+            rows = indices[of_block] - (table.blocks.ends[block] - table.blocks.rows[block])
+            batch = table.blocks.open_blocks([block])[0].batch
+            assert batch is not None
+            files[of_block] = _take_first_files(batch)[rows]
         return files
 
 

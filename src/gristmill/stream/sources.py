@@ -23,17 +23,20 @@ from gristmill.core.records import INPUT_IDS
 from gristmill.shards.lane_blocks import LaneBlocks, read_blocks
 from gristmill.shards.manifest import load_manifest
 from gristmill.storage.locations import StorePath, parse_location
-from gristmill.stream.foreign_tars import describe_tars, names_tars
+from gristmill.stream.foreign.folders import names_tables
+from gristmill.stream.foreign.tars import describe_tars, names_tars
 from gristmill.stream.origin_sources import OriginSources
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from gristmill.shards.manifest import Manifest
     from gristmill.stream.arguments import StreamArguments
+    from gristmill.stream.foreign.file_index import ForeignDataset
+    from gristmill.stream.foreign.table_blocks import TableFile
 
     StreamData = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]
 
@@ -65,6 +68,20 @@ class RowShard:
     """Where its blocks are, if it is remote or blocks are shuffled."""
     starts: NDArray[np.int64] | None = None
     """Where each sample of a tar of others begins, and where the last one ends."""
+    table: TableFile | None = None
+    """The file of a table of others that it is made of."""
+    version: str = ""
+    """The version of a foreign file on a store: another one is refused."""
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a file of others, not a shard of a dataset of Gristmill."""
+        return self.table is not None or self.starts is not None
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether it is read through the cache of blocks."""
+        return self.table is not None or is_remote(self.path)
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -103,24 +120,17 @@ class StreamDataset:
 
 def open_datasets(arguments: StreamArguments) -> list[StreamDataset]:
     """Open the datasets of a stream. With a mixture, every source of a single dataset has a lane of its own."""
-    split, sources, needs_blocks = arguments.split, arguments.sources, arguments.window is not None
     if isinstance(arguments.data, Mapping):
-        folders = {name: entry[0] if isinstance(entry, tuple) else entry for name, entry in arguments.data.items()}
-        datasets = [
-            _open(name, str(path), split, sources, weighted=False, needs_blocks=needs_blocks)
-            for name, path in folders.items()
-        ]
+        folders = {name: str(entry[0] if isinstance(entry, tuple) else entry) for name, entry in arguments.data.items()}
+        weighted = False
     else:
-        datasets = [
-            _open(
-                "",
-                str(arguments.data),
-                split,
-                sources,
-                weighted=arguments.mixture is not None,
-                needs_blocks=needs_blocks,
-            )
-        ]
+        folders = {"": str(arguments.data)}
+        weighted = arguments.mixture is not None
+    # Shards on a store have blocks, and shards beside them must have them too: rows are found by their blocks.
+    has_blocks = arguments.window is not None or any(is_remote(path) or names_tables(path) for path in folders.values())
+    datasets = [
+        _open(name, path, arguments, weighted=weighted, has_blocks=has_blocks) for name, path in folders.items()
+    ]
     if not datasets:
         raise UsageError("a stream needs a dataset", help='for example Stream("out")')
     _check_alike(datasets)
@@ -163,29 +173,21 @@ def is_remote(path: str) -> bool:
     return isinstance(parse_location(path), StorePath)
 
 
-def _open(
-    name: str, path: str, split: str | None, sources: Sequence[str] | None, *, weighted: bool, needs_blocks: bool
-) -> StreamDataset:
-    starts: dict[str, NDArray[np.int64]] = {}
-    if names_tars(path):
-        path, manifest, starts = describe_tars(path)
+def _open(name: str, path: str, arguments: StreamArguments, *, weighted: bool, has_blocks: bool) -> StreamDataset:
+    foreign = _describe_foreign(path, arguments)
+    if foreign is not None:
+        path, manifest = foreign.folder, foreign.manifest
     else:
         manifest = load_manifest(path)
-        _check_can_stream(path, manifest)
-        if is_remote(path) and not manifest.holds_rows:
-            raise UsageError(
-                f"{path} holds {manifest.kind}, and only rows of tokens are streamed from a store",
-                help="copy it to a local disk first",
-            )
-    split = _choose_split(path, manifest, split)
+        _check_can_stream(path, manifest, arguments)
+    split, sources = _choose_split(path, manifest, arguments.split), arguments.sources
     of_split = manifest.splits.get(split, {})
     for source in sources or ():
         if source not in of_split and source in manifest.mixed.get(split, {}):
             raise make_fixed_weights_error(path, manifest, split)
         check_choice("sources", source, of_split)
     chosen = [source for source in of_split if sources is None or source in sources]
-    has_blocks = is_remote(path) or needs_blocks
-    shards = _list_shards(name, path, manifest, split, chosen, starts, has_blocks=has_blocks)
+    shards = _list_shards(name, path, manifest, split, chosen, foreign, has_blocks=has_blocks)
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
         lanes = [Lane(_make_lane_name(name, source), shards[source]) for source in chosen]
         default = manifest.mixture
@@ -197,6 +199,18 @@ def _open(
     return StreamDataset(
         name, manifest, split, chosen, [Lane(name, [shard for group in shards.values() for shard in group])], None
     )
+
+
+def _describe_foreign(path: str, arguments: StreamArguments) -> ForeignDataset | None:
+    """Describe files of others as a dataset; None: the path is that of a dataset of Gristmill."""
+    if names_tars(path):
+        return describe_tars(path)
+    if names_tables(path):
+        from gristmill.stream.foreign.tables import describe_tables  # noqa: PLC0415  (loads Parquet)
+
+        as_samples = arguments.transform is not None or arguments.tokenize is not None
+        return describe_tables(path, arguments.ids, as_samples=as_samples)
+    return None
 
 
 def make_fixed_weights_error(path: str, manifest: Manifest, split: str) -> UsageError:
@@ -220,15 +234,17 @@ def _choose_split(path: str, manifest: Manifest, split: str | None) -> str:
     return next(iter(manifest.splits))
 
 
-def _check_can_stream(path: str, manifest: Manifest) -> None:
+def _check_can_stream(path: str, manifest: Manifest, arguments: StreamArguments) -> None:
     """Refuse a dataset whose records cannot be read by number, or hold neither tokens nor bytes."""
     if manifest.holds_rows and manifest.format == "arrow":
         manifest.shard_schema()  # raises for columns that rows of tokens cannot have
         return
     schema = manifest.schema.to_arrow()
-    if not list_byte_columns(schema):
+    is_prepared = arguments.tokenize is not None or arguments.transform is not None
+    if not list_byte_columns(schema) and not is_prepared:
         raise UsageError(
-            f"{path} holds {manifest.kind}, not rows of tokens", help="add a `tokenize` step to its recipe, and `pack`"
+            f"{path} holds {manifest.kind}, not rows of tokens",
+            help="add a `tokenize` step to its recipe, and `pack`, or tokenize when batches are made: tokenize=…",
         )
     is_indexed = manifest.format == "arrow" or any(find_member(field) for field in schema)
     if manifest.format not in ("arrow", "webdataset") or not is_indexed:
@@ -244,7 +260,7 @@ def _list_shards(
     manifest: Manifest,
     split: str,
     sources: list[str],
-    starts: Mapping[str, NDArray[np.int64]],
+    foreign: ForeignDataset | None,
     *,
     has_blocks: bool,
 ) -> dict[str, list[RowShard]]:
@@ -253,7 +269,8 @@ def _list_shards(
     location = parse_location(folder)
     root = location.absolute() if isinstance(location, Path) else location
     schema = manifest.schema.to_arrow()
-    lanes = {source: read_blocks(root, manifest, split, source) for source in sources} if has_blocks else {}
+    is_indexed = has_blocks and foreign is None
+    lanes = {source: read_blocks(root, manifest, split, source) for source in sources} if is_indexed else {}
     numbers = dict.fromkeys(sources, 0)
     mixed = OriginSources.of(manifest, split, name) if split in manifest.mixed else None
     first_row = 0
@@ -261,9 +278,12 @@ def _list_shards(
         is_chosen = of_split == split and source in shards
         if is_chosen and shard.rows:
             label = source if not name else name if len(sources) == 1 else f"{name}/{source}"
+            shard_path = str(shard.below(root))
+            file = None if foreign is None else foreign.files[shard_path]
+            blocks = file.blocks if file is not None else _take_shard(lanes[source], numbers[source]) if lanes else None
             shards[source].append(
                 RowShard(
-                    path=str(shard.below(root)),
+                    path=shard_path,
                     folder=folder,
                     source=label,
                     rows=shard.rows,
@@ -274,9 +294,11 @@ def _list_shards(
                     origin_sources=mixed if manifest.is_mixed(split, source) else None,
                     format=manifest.format,
                     origins=str(shard.origins.below(root)) if shard.origins is not None else None,
-                    starts=starts.get(str(shard.below(root))),
-                    checksum=shard.xxh3,
-                    blocks=_take_shard(lanes[source], numbers[source]) if has_blocks else None,
+                    checksum=shard.xxh3 if file is None else file.key,
+                    blocks=blocks,
+                    starts=None if file is None else file.starts,
+                    table=None if file is None else file.table,
+                    version="" if file is None or not is_remote(shard_path) else file.version,
                 )
             )
         if is_chosen:

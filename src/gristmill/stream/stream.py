@@ -8,21 +8,17 @@ next row.
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 import numpy as np
 
-from gristmill.core.cache_folders import choose_cache_folder
 from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageError
 from gristmill.core.numbers import MAX_COUNT, check_whole_number
-from gristmill.shards.token_rows import has_image_references
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments, check_ranks
-from gristmill.stream.collate import Collate, choose_pad_id
+from gristmill.stream.collate import Collate
 from gristmill.stream.mixing import check_max_epochs, find_end_row, find_epoch_rows, find_left_out, make_mixture
+from gristmill.stream.open_reader import has_samples, open_reader
 from gristmill.stream.passes import Passes
 from gristmill.stream.position import Position
 from gristmill.stream.row_order import RowOrder
@@ -31,7 +27,6 @@ from gristmill.stream.sources import (
     arrange_lanes,
     find_row_length,
     hash_content,
-    is_remote,
     list_sources,
     open_datasets,
 )
@@ -42,12 +37,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.storage.block_cache import BlockCache
     from gristmill.stream.collate import Batch
     from gristmill.stream.mixing import MixtureLike
-    from gristmill.stream.row_images import RowImages
     from gristmill.stream.samples.sample_rows import SampleRows
-    from gristmill.stream.sources import Lane, StreamData
+    from gristmill.stream.sources import StreamData
     from gristmill.stream.state import StreamState
     from gristmill.stream.where import RowOrigins
     from gristmill.stream.worker_counts import WorkerCounts
@@ -80,6 +73,9 @@ class Stream:
         decode: For samples, what becomes of images: "numpy" (the default; height, width and 3 channels of 8 bits),
             "pil", "bytes" (as they are stored), or a function of the bytes.
         transform: For samples, a function of each sample, a dict of its columns; it runs where batches are made.
+        tokenize: For samples with texts, a tokenizer, or a dict with `tokenizer`, `text` (the column), `max_tokens`,
+            `add_eos` and `add_bos`: texts are encoded where batches are made, and batches are those of `collate`.
+        ids: The column of token ids, of samples or of tables of others; `input_ids` of tables needs no mention.
         images: For chats with images, the folder or the tars that the recipe names: `batch["images"]` then has for each
             row its images in order, as bytes or as `decode` says. None: it has references.
         on_error: What to do with a sample that cannot be decoded or transformed: "raise", or "replace" it by another
@@ -87,7 +83,8 @@ class Stream:
         cache: The folder on a local disk for the blocks of datasets on a store. Default: in the user's cache folder.
         cache_bytes: The size of that folder, above which the blocks used longest ago are removed.
 
-    `data` may also name tars of samples that were not written here: `Stream("shards/a-{000..099}.tar")`.
+    `data` may also name files that were not written here: tars of samples (`"shards/a-{000..099}.tar"`), Parquet files
+    (`"s3://bucket/*.parquet"`), or a folder of `datasets`.
     """
 
     def __init__(
@@ -109,6 +106,8 @@ class Stream:
         collate: Collate | None = None,
         decode: str | Callable[[bytes], Any] | None = None,
         transform: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        tokenize: str | Mapping[str, Any] | None = None,
+        ids: str | None = None,
         on_error: str = "raise",
         images: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
@@ -131,6 +130,8 @@ class Stream:
             collate=collate,
             decode=decode,
             transform=transform,
+            tokenize=tokenize,
+            ids=ids,
             on_error=on_error,
             images=images,
             cache=None if cache is None else os.fspath(cache),
@@ -147,8 +148,9 @@ class Stream:
         self.dataset_hash = hash_content(self.datasets)
         mixture = make_mixture(self.datasets, arguments, self.row_length)
         self.lanes = arrange_lanes(self.datasets, weighted=mixture is not None)
-        shuffles = bool(arguments.shuffle)
-        self.order = RowOrder(self.lanes, mixture, arguments.seed, shuffle=shuffles, window=arguments.window)
+        self.order = RowOrder(
+            self.lanes, mixture, arguments.seed, shuffle=bool(arguments.shuffle), window=arguments.window
+        )
         self.num_rows = find_end_row(arguments, self.lanes, self.order, self.row_length)
         """The number of rows until the end; None: the stream is endless."""
         self.passes = Passes(find_epoch_rows(arguments, self.lanes, self.order), self.num_rows, arguments.drop_last)
@@ -158,40 +160,16 @@ class Stream:
         """Sources that the dataset's mixture leaves out, and why."""
         self.collate = arguments.collate or Collate()
         self.sources = list_sources(self.lanes)
-        self.holds_samples = not self.datasets[0].manifest.holds_rows
-        """Whether rows are samples, not tokens."""
-        schema = self.datasets[0].manifest.schema.to_arrow()
-        _check_kind(arguments, holds_samples=self.holds_samples, has_images=has_image_references(schema))
-        self.reader: RowReader | SampleRows
-        if self.holds_samples:
-            from gristmill.stream.samples.sample_rows import SampleRows  # noqa: PLC0415  (few streams are of samples)
-
-            self.reader = SampleRows(self.lanes, self.order, self.sources, arguments, self.num_rows)
-        else:
-            self.reader = RowReader(
-                self.lanes,
-                self.order,
-                self.sources,
-                self.collate,
-                choose_pad_id(self.collate, self.datasets[0].manifest.tokenizer),
-                row_length=self.row_length,
-                num_rows=self.num_rows,
-                open_images=self._open_images if has_image_references(schema) else None,
-                shuffle=shuffles,
-                cache=_open_cache(self.lanes, arguments),
-            )
+        self.reader = open_reader(arguments, self.datasets[0].manifest, self.lanes, self.order, self.num_rows)
+        """Makes batches of rows by their numbers."""
+        self.holds_samples = arguments.tokenize is None and arguments.ids is None and has_samples(self.datasets[0])
+        """Whether batches hold samples, not tokens."""
         self.accounting = Accounting(self.lanes, self.order, self.sources, self.left_out)
         """What was read so far, compared with the plan."""
         self.first_row = 0
         """Where step 0 begins: row 0, or the row of the state that was loaded. Reading does not move it."""
         self.position = Position()
         """Where `batches` and `TorchLoader` continue."""
-
-    def _open_images(self) -> RowImages:
-        from gristmill.stream.row_images import RowImages  # noqa: PLC0415  (few streams have images)
-
-        shards = [shard for lane in self.lanes for shard in lane.shards]
-        return RowImages(shards, self.arguments.images, self.arguments.decode)
 
     @property
     def next_row(self) -> int:
@@ -262,11 +240,9 @@ class Stream:
         start = row + rank * batch_size
         rows = np.arange(start, start + batch_size)
         next_row = self.passes.batch_end(row, batch_size * world_size)
-        if not isinstance(self.reader, RowReader):
-            return self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
         if self.reader.is_remote:
             self.reader.fetch_ahead(rows, batch_size * world_size * num_readers)
-        elif self.arguments.shuffle:
+        elif self.arguments.shuffle and isinstance(self.reader, RowReader):
             return self._read_ahead(rows, row, next_row, batch_size * world_size * num_readers, new)
         return self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
 
@@ -274,7 +250,6 @@ class Stream:
         self, rows: NDArray[np.int64], row: int, next_row: int, step: int, new: Callable[..., Any]
     ) -> Batch:
         """Make a batch; if its rows come from the disk, request those of this reader's next batches, too."""
-        assert isinstance(self.reader, RowReader)
         read_ahead = self.reader.read_ahead
         farthest = read_ahead.batches_ahead(len(rows))
         if read_ahead.is_cold:
@@ -402,53 +377,13 @@ class Stream:
 
     def samples(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the samples of some rows, one dict each, decoded and transformed."""
-        if isinstance(self.reader, RowReader):
+        if not self.holds_samples:
             raise UsageError("the rows of this stream are tokens, not samples", help="use rows() or take()")
-        return self.reader.take_samples(np.asarray(rows, np.int64))
+        return cast("SampleRows", self.reader).take_samples(np.asarray(rows, np.int64))
 
     def __reduce__(self) -> tuple[Any, ...]:
         counts = self.accounting.workers
         return _reopen, (self.arguments, self.dataset_hash, self.first_row, self.position, counts)
-
-
-def _open_cache(lanes: list[Lane], arguments: StreamArguments) -> BlockCache | None:
-    """Open the cache of blocks, if a shard is on a store."""
-    is_remote_shard = [is_remote(shard.path) for lane in lanes for shard in lane.shards]
-    if not any(is_remote_shard):
-        return None
-    if has_image_references(lanes[0].shards[0].schema):
-        raise UsageError(
-            "rows with images are streamed from a local disk only", help="copy the dataset to a local disk first"
-        )
-    if not all(is_remote_shard):
-        raise UsageError("some datasets are on a store and others on a disk", help="stream them from the same place")
-    from gristmill.storage.block_cache import BlockCache  # noqa: PLC0415  (local streams need none of it)
-
-    default = choose_cache_folder(str(Path.home()), sys.platform, "blocks")
-    return BlockCache(Path(arguments.cache or default), arguments.cache_bytes)
-
-
-def _check_kind(arguments: StreamArguments, *, holds_samples: bool, has_images: bool) -> None:
-    """Refuse arguments that the rows of this stream do not have."""
-    if arguments.images is not None and not has_images:
-        raise UsageError("images is for rows of chats with images, and these have none", help="leave it out")
-    if holds_samples:
-        if arguments.window is not None:
-            raise UsageError(
-                'shuffle={"blocks": n} is for rows of tokens, and these are samples', help="use shuffle=True"
-            )
-        if arguments.decode is None:
-            msgspec.structs.force_setattr(arguments, "decode", "numpy")
-        if arguments.collate is not None or arguments.tokens is not None or arguments.weights_in == "tokens":
-            raise UsageError("samples have no tokens: collate, tokens and weights_in are for rows of tokens")
-    elif has_images and arguments.decode is not None and arguments.images is None:
-        raise UsageError("decode: the rows only refer to images", help="name the images of the recipe: images=…")
-    elif (
-        (arguments.decode is not None and not has_images)
-        or arguments.transform is not None
-        or arguments.on_error != "raise"
-    ):
-        raise UsageError("decode, transform and on_error are for samples, and these are rows of tokens")
 
 
 def _reopen(

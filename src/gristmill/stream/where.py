@@ -12,11 +12,9 @@ from gristmill.shards.token_rows import LENGTHS
 
 if TYPE_CHECKING:
     from gristmill.shards.dataset import Dataset, Origin
-    from gristmill.stream.remote_table import RemoteTable
     from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.row_table import RowTable
-    from gristmill.stream.samples.sample_shards import SampleShards
     from gristmill.stream.sources import RowShard
+    from gristmill.stream.stream_reader import StoredTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,10 @@ class RowOrigins:
     shard: str
     shard_row: int
     documents: list[Document]
+    """Nothing for a row of a file of others: file and row number are its origin."""
 
 
-def find_origins(
-    order: RowOrder, table: RowTable | RemoteTable | SampleShards, rows: range, first_row: int, batch_size: int
-) -> list[RowOrigins]:
+def find_origins(order: RowOrder, table: StoredTable, rows: range, first_row: int, batch_size: int) -> list[RowOrigins]:
     """Find the documents of some rows of the step that begins at `first_row`."""
     ordered = order(np.array(rows, dtype=np.int64))
     numbers = table.shards_of(ordered.indices)
@@ -52,12 +49,14 @@ def find_origins(
     for index, row in enumerate(rows):
         shard = table.shards[int(numbers[index])]
         shard_row = int(ordered.indices[index] - table.ends[numbers[index]]) + shard.rows
-        if shard.folder not in datasets:
-            datasets[shard.folder] = open_dataset(shard.folder)
-        dataset = datasets[shard.folder]
-        record = shard.first_row + shard_row
-        lengths = dataset[record][LENGTHS].tolist() if dataset.manifest.holds_rows else [0]
-        documents = [Document(*pair) for pair in zip(dataset.origins(record), lengths, strict=True)]
+        documents: list[Document] = []
+        if not shard.is_foreign:
+            if shard.folder not in datasets:
+                datasets[shard.folder] = open_dataset(shard.folder)
+            dataset = datasets[shard.folder]
+            record = shard.first_row + shard_row
+            lengths = dataset[record][LENGTHS].tolist() if dataset.manifest.holds_rows else [0]
+            documents = [Document(*pair) for pair in zip(dataset.origins(record), lengths, strict=True)]
         origins.append(
             RowOrigins(
                 row=row,

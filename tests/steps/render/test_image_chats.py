@@ -5,6 +5,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from gristmill_testing.foreign_files import upload
 from gristmill_testing.small_tokenizers import trained
 from PIL import Image, ImageOps
 
@@ -253,6 +254,18 @@ def test_torch_batches_have_the_bytes_in_order(folder, tmp_path):
         assert {image["shard"] for image in stored} <= {"photos-0.tar", "photos-1.tar"}
         assert images == [(folder / "photos" / image["member"]).read_bytes() for image in stored]
     assert sum(map(len, rows)) == sum(map(len, IMAGES))
+
+
+def test_rows_and_images_are_streamed_from_a_store(folder, tmp_path, s3):
+    run(folder, tmp_path, CHATS, images=str(folder / "photos-*.tar"))
+    url = upload(tmp_path / "out", s3, "out")
+    for tar in folder.glob("photos-*.tar"):
+        s3.put(tar.name, tar.read_bytes())
+    local = Stream(tmp_path / "out", images=folder / "photos-*.tar", epochs=1)
+    remote = Stream(url, images=f"{s3.url}/photos-*.tar", epochs=1, cache=tmp_path / "cache")
+    images = [row for batch in remote.batches(4) for row in batch["images"]]
+    assert images == [row for batch in local.batches(4) for row in batch["images"]]
+    assert sum(map(len, images)) == sum(map(len, IMAGES))
 
 
 def test_long_chats_lose_their_oldest_images(folder, tmp_path):

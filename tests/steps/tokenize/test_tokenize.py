@@ -18,8 +18,8 @@ from gristmill.core.sample_batches import documents
 from gristmill.pipeline.planning import fingerprint
 from gristmill.steps import Tokenize
 from gristmill.steps.tokenize import kernel as kernels
-from gristmill.steps.tokenize.end_tokens import add_end_tokens
 from gristmill.text.tokenizers import clear_engine_cache, fast, load_engine
+from gristmill.text.tokenizers.end_tokens import add_end_tokens
 
 EOS = "<|endoftext|>"
 

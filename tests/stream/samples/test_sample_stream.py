@@ -229,11 +229,11 @@ def test_what_cannot_be_streamed_is_refused(made, tmp_path):
 
 
 def test_foreign_tars_are_indexed_once(made, monkeypatch):
-    from gristmill.stream import foreign_tars
+    from gristmill.stream.foreign import tars
 
     pattern = str(made / "out-tars/train/s/*.tar")
     Stream(pattern, epochs=1)
-    monkeypatch.setattr(foreign_tars, "index_tar", None)
+    monkeypatch.setattr(tars, "_index_tar", None)
     assert len(keys_of(Stream(pattern, epochs=1).batches(4))) == NUM
 
 
@@ -258,7 +258,7 @@ def test_tars_are_closed_when_python_ends(made, monkeypatch):
     """Python takes modules apart at its end, while tars may still be open."""
     stream = Stream(made / "out-tars", seed=1)
     stream.rows(0, 2)
-    tar = stream.reader.table._open.popitem()[1]
+    tar = stream.reader.table._open.popitem()[1]._ranges
     monkeypatch.setattr(sample_shards, "os", None)
     descriptor = tar._descriptor
     tar.__del__()

@@ -51,6 +51,8 @@ class ObjectStore:
         return self._root + key
 
     def head(self, key: str) -> StoredObject:
+        if self._is_forked:
+            return cast("StoredObject", self._ask(key, partial(self._head_after_fork, key)))
         return _to_object(self._ask(key, lambda: self._library.head(self._handle, key)))
 
     def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:
@@ -149,20 +151,31 @@ class ObjectStore:
 
     def _read_after_fork(self, key: str, start: int, stop: int | None, version: str) -> bytes:
         """Read a range in a forked process, as workers of a DataLoader are, with botocore."""
-        if self._protocol not in ("s3", "s3a"):
-            raise UsageError(
-                f"{self._root} cannot be read in a forked process: the threads of its client exist in the parent only",
-                help='start workers with multiprocessing_context="spawn"',
-            )
         options = {"IfMatch": f'"{version}"'} if version else {}
         if start or stop is not None:
             options["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-        client = _open_fork_client(self._options, os.getpid())
-        data: bytes = client.get_object(Bucket=self._bucket, Key=key, **options)["Body"].read()
+        data: bytes = self._open_fork_client().get_object(Bucket=self._bucket, Key=key, **options)["Body"].read()
         return data
+
+    def _head_after_fork(self, key: str) -> StoredObject:
+        answer = self._open_fork_client().head_object(Bucket=self._bucket, Key=key)
+        return StoredObject(key, int(answer["ContentLength"]), str(answer["ETag"]).strip('"'))
+
+    def _open_fork_client(self) -> Any:
+        if self._protocol not in ("s3", "s3a"):
+            raise self._make_fork_error("read")
+        return _open_client_of(self._options, os.getpid())
+
+    def _make_fork_error(self, verb: str) -> UsageError:
+        return UsageError(
+            f"{self._root} cannot be {verb} in a forked process: the threads of its client exist in the parent only",
+            help='start workers with multiprocessing_context="spawn"',
+        )
 
     def _list_after(self, prefix: str, offset: str) -> Iterator[StoredObject]:
         """Iterate over the objects whose keys follow `offset`; a listing that breaks off is resumed."""
+        if self._is_forked:
+            raise self._make_fork_error("listed")
         pages: Iterator[list[dict[str, Any]]] | None = None
 
         def read_page() -> list[dict[str, Any]] | None:
@@ -223,7 +236,8 @@ class ObjectStore:
                 f"{self._root}: {self._protocol}:// needs a package: {error}",
                 help=f"install gristmill[{_EXTRAS[self._protocol]}]",
             ) from error
-        _process = os.getpid()
+        # A forked process that opens another bucket still has none of the threads.
+        _process = os.getpid() if _process is None else _process
         return obstore
 
     @cached_property
@@ -245,7 +259,7 @@ class ObjectStore:
 
 
 @lru_cache(maxsize=8)
-def _open_fork_client(options: StorageOptions, process: int) -> Any:  # noqa: ARG001  (a client for each process)
+def _open_client_of(options: StorageOptions, process: int) -> Any:  # noqa: ARG001  (a client for each process)
     return open_s3_client(options)
 
 

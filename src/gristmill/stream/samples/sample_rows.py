@@ -6,7 +6,6 @@ lane, chosen by a hash of the seed, the row and the attempt: so the order stays 
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,16 +13,20 @@ import numpy as np
 from gristmill.core.errors import DamagedDatasetError, GristmillError, SampleError, UsageError
 from gristmill.core.media import IMAGE_EXTENSIONS, list_image_columns
 from gristmill.core.seeds import derive_key
-from gristmill.stream.collate import Batch
+from gristmill.stream.collate import INPUT_IDS, Batch, Collate, choose_pad_id, collate, find_width
+from gristmill.stream.kernels import A_FILLED
 from gristmill.stream.row_sources import RowSources
 from gristmill.stream.samples.sample_batch import join_samples, make_blank
 from gristmill.stream.samples.sample_shards import SampleShards
+from gristmill.stream.samples.tokenized import SampleIds, make_addresses
+from gristmill.stream.stream_reader import StreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from gristmill.storage.block_cache import BlockCache
     from gristmill.stream.arguments import StreamArguments
     from gristmill.stream.row_order import RowOrder
     from gristmill.stream.sources import Lane
@@ -32,8 +35,10 @@ _MAX_ATTEMPTS = 16
 """After this many replacements failed too, the sample fails: then it is not the samples."""
 
 
-class SampleRows:
-    """Makes batches of the samples of a stream. Threads may use it together."""
+class SampleRows(StreamReader):
+    """Makes batches of the samples of a stream."""
+
+    table: SampleShards
 
     def __init__(
         self,
@@ -42,21 +47,22 @@ class SampleRows:
         sources: list[str],
         arguments: StreamArguments,
         num_rows: int | None,
+        cache: BlockCache | None,
     ) -> None:
-        self._shards = [shard for lane in lanes for shard in lane.shards]
-        self._order = order
+        super().__init__(lanes, order, num_rows, cache)
         self._sources = sources
         self._arguments = arguments
-        self._num_rows = num_rows
+        self._collate = arguments.collate or Collate()
+        has_ids = arguments.tokenize is not None or arguments.ids is not None
+        self._ids = SampleIds(arguments.ids, arguments.tokenize) if has_ids else None
+        """What makes rows of tokens of samples, if the stream does."""
         self._image_columns = _find_image_columns(self._shards[0].schema if self._shards else None)
         self.num_replaced = 0
         """The number of samples that were replaced in this process."""
         self.close_files()
 
-    def close_files(self) -> None:
-        """Close all shards. Each is opened again when one of its samples is needed."""
-        self._process = os.getpid()
-        self.table = SampleShards(self._shards)
+    def _open_table(self) -> None:
+        self.table = SampleShards(self._shards, self._cache)
         self._row_sources = RowSources(self._shards, self._sources)
 
     def take(
@@ -75,23 +81,59 @@ class SampleRows:
         end = self._num_rows if end is None else end
         is_real = np.ones(len(rows), bool) if end is None else rows < end
         samples = self.take_samples(rows[is_real])
+        if self._ids is not None:
+            return self._join_tokens(self._ids, samples, rows, is_real, (first_row, next_row, end), new)
         if len(samples) < len(rows):
             model = samples[0] if samples else self.take_samples(np.array([first_row]))[0]
             samples += [make_blank(model) for _ in range(len(rows) - len(samples))]
         batch = Batch(join_samples(samples, new))
         batch.first_row = first_row
         batch.next_row = next_row if end is None else min(next_row, end)
-        indices = np.where(is_real, self._order(rows).indices, -1)
-        shards = np.where(is_real, self.table.shards_of(indices), -1)
-        batch.sources = self._row_sources(shards, indices)
+        batch.sources, _ = self._find_sources(rows, is_real)
         batch.tokens = np.zeros(len(rows), np.int64)
         batch.num_positions = 0
         return batch
 
+    def _join_tokens(
+        self,
+        finder: SampleIds,
+        samples: list[dict[str, Any]],
+        rows: NDArray[np.int64],
+        is_real: NDArray[np.bool_],
+        span: tuple[int, int, int | None],
+        new: Callable[..., Any],
+    ) -> Batch:
+        """Make a batch of tokens of samples, as `RowReader` makes it of stored rows."""
+        first_row, next_row, end = span
+        next_row = next_row if end is None else min(next_row, end)
+        sources, shards = self._find_sources(rows, is_real)
+        ids = finder.find(samples)
+        addresses, buffers = make_addresses(ids, shards)
+        whole = addresses
+        if not samples and next_row > first_row:  # as wide as the global batch: no tensor may have a dimension of 0
+            global_ids = finder.find(self.take_samples(np.arange(first_row, next_row)))
+            whole, buffers = make_addresses(global_ids, np.zeros(len(global_ids), np.int64))
+        width = find_width(whole, self._collate)
+        batch = Batch(collate(addresses, self._collate, width, choose_pad_id(self._collate, finder.pad_id), new))
+        del buffers
+        batch.first_row = first_row
+        batch.next_row = next_row
+        batch.sources = sources
+        batch.tokens = addresses[:, A_FILLED].copy()
+        batch.num_positions = batch[INPUT_IDS].size
+        return batch
+
+    def _find_sources(
+        self, rows: NDArray[np.int64], is_real: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Find the source and the shard of each row; -1 for rows that only fill up a batch."""
+        indices = np.where(is_real, self._order(rows).indices, -1)
+        shards = np.where(is_real, self.table.shards_of(indices), -1)
+        return self._row_sources(shards, indices), shards
+
     def take_samples(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the samples of some rows, decoded and transformed."""
-        if self._process != os.getpid():  # a forked process must not share the lock and the files of its parent
-            self.close_files()
+        self.close_files_of_parent()
         ordered = self._order(rows)
         numbers = zip(rows.tolist(), ordered.lanes.tolist(), ordered.indices.tolist(), strict=True)
         return [self._take_sample(row, lane, index) for row, lane, index in numbers]

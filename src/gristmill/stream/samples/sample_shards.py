@@ -1,8 +1,9 @@
 """One stored sample by its number in its shard, as a dict of its columns.
 
-An Arrow shard is mapped. Of a tar, the bytes of a sample are one range of the file, read with one call that moves no
-file position, so threads may share it. Where ranges begin is known from the side file of the shard, or for tars of
-others from an index (`foreign_tars`): 8 bytes a sample.
+A shard on a store or of a foreign table is read by blocks (`block_reader`). A local Arrow shard is mapped. Of a local
+tar, the bytes of a sample are one range of the file, read with one call that moves no file position, so threads may
+share it. Where ranges begin is known from the side file of the shard, or for tars of others from an index
+(`foreign/tars.py`): 8 bytes a sample.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import KEY, ORIGIN, OTHER_FIELDS
@@ -25,14 +27,17 @@ from gristmill.shards.formats.arrow import ArrowShard
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.formats.tar import decode_laid_out
 from gristmill.shards.formats.tar_members import MemberLayout
+from gristmill.storage.locations import parse_location
 from gristmill.storage.tar_scan import TarScan, split_sample_name
+from gristmill.stream.block_reader import BlockReader
 from gristmill.stream.shard_blocks import check_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from gristmill.storage.block_cache import BlockCache
     from gristmill.stream.sources import RowShard
 
 _MAX_OPEN = 256
@@ -50,8 +55,10 @@ class _Shard(Protocol):
 class SampleShards:
     """The samples of all shards of a stream. Threads may use it together."""
 
-    def __init__(self, shards: list[RowShard]) -> None:
+    def __init__(self, shards: list[RowShard], cache: BlockCache | None = None) -> None:
+        """Open nothing yet; `cache` is for the blocks of shards that are not local."""
         self.shards = shards
+        self.blocks = None if cache is None else BlockReader(shards, cache)
         self.ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
         self._open: OrderedDict[int, _Shard] = OrderedDict()
         self._lock = threading.Lock()
@@ -59,7 +66,13 @@ class SampleShards:
     def check_sizes(self) -> None:
         """Raise an error that names the first shard that is missing or too short."""
         for shard in self.shards:
-            check_size(shard)
+            if not shard.is_cached:
+                check_size(shard)
+
+    def request_rows(self, indices: NDArray[np.int64]) -> None:
+        """Start fetching the blocks of samples that will be needed."""
+        if self.blocks is not None:
+            self.blocks.request_rows(indices)
 
     def shards_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of each sample's shard."""
@@ -82,20 +95,31 @@ class SampleShards:
         with self._lock:
             opened = self._open.pop(number, None)
             if opened is None:
-                opened = _open_shard(self.shards[number])
+                opened = self._open_shard(number)
             self._open[number] = opened
             if len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)  # closed by the last thread that reads it
             return opened
 
-
-def _open_shard(shard: RowShard) -> _Shard:
-    check_size(shard)
-    if shard.starts is not None:
-        return _TarRanges(shard, shard.starts, None)
-    if shard.format == "arrow":
-        return _ArrowSamples(shard)
-    return _TarRanges(shard, _read_starts(shard), MemberLayout.find(shard.schema))
+    def _open_shard(self, number: int) -> _Shard:
+        shard = self.shards[number]
+        first_index = int(self.ends[number]) - shard.rows
+        if shard.format == "arrow":
+            if shard.is_cached:
+                assert self.blocks is not None
+                return _BlockSamples(self.blocks, first_index)
+            check_size(shard)
+            return _ArrowSamples(shard)
+        ranges: _FileRanges | _BlockRanges
+        if shard.is_cached:
+            assert self.blocks is not None
+            ranges = _BlockRanges(self.blocks, first_index)
+        else:
+            check_size(shard)
+            ranges = _FileRanges(shard.path)
+        if shard.starts is not None:
+            return _TarSamples(ranges, shard.starts, None)
+        return _TarSamples(ranges, _read_starts(shard), MemberLayout.find(shard.schema))
 
 
 class _ArrowSamples:
@@ -108,26 +132,65 @@ class _ArrowSamples:
         return self._shard.row(row)
 
 
-class _TarRanges:
+class _BlockSamples:
+    """The rows of an Arrow shard that is read by blocks."""
+
+    def __init__(self, blocks: BlockReader, first_index: int) -> None:
+        self._blocks = blocks
+        self._first_index = first_index
+
+    def read(self, row: int) -> dict[str, Any]:
+        _, row_of_block, block = self._blocks.open_row(self._first_index + row)
+        assert block.batch is not None
+        record: dict[str, Any] = block.batch.slice(row_of_block, 1).to_pylist()[0]
+        return record
+
+
+class _TarSamples:
     """The samples of a tar, as ranges of its bytes."""
 
-    def __init__(self, shard: RowShard, starts: NDArray[np.int64], layout: MemberLayout | None) -> None:
+    def __init__(
+        self, ranges: _FileRanges | _BlockRanges, starts: NDArray[np.int64], layout: MemberLayout | None
+    ) -> None:
+        self._ranges = ranges
         self._starts = starts
         self._layout = layout
-        self._descriptor = os.open(shard.path, os.O_RDONLY)
+
+    def read(self, row: int) -> dict[str, Any]:
+        start, stop = int(self._starts[row]), int(self._starts[row + 1])
+        data = self._ranges.read(row, start, stop)
+        if len(data) != stop - start:
+            raise EOFError("the tar is shorter than its index")
+        contents = _read_members(data)
+        return decode_laid_out(contents, self._layout) if self._layout is not None else _decode_foreign(contents)
+
+
+class _FileRanges:
+    """Ranges of a local file."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # The last thread that reads the shard closes it, whenever that is: at the end of Python, `os` may be gone.
         if hasattr(self, "_descriptor"):
             close(self._descriptor)
 
-    def read(self, row: int) -> dict[str, Any]:
-        start, stop = int(self._starts[row]), int(self._starts[row + 1])
-        data = os.pread(self._descriptor, stop - start, start)
-        if len(data) != stop - start:
-            raise EOFError("the tar is shorter than its index")
-        contents = _read_members(data)
-        return decode_laid_out(contents, self._layout) if self._layout is not None else _decode_foreign(contents)
+    def read(self, row: int, start: int, stop: int) -> bytes:  # noqa: ARG002  (the range is enough)
+        return os.pread(self._descriptor, stop - start, start)
+
+
+class _BlockRanges:
+    """Ranges of a tar that is read by blocks."""
+
+    def __init__(self, blocks: BlockReader, first_index: int) -> None:
+        self._blocks = blocks
+        self._first_index = first_index
+
+    def read(self, row: int, start: int, stop: int) -> bytes:
+        number, _, block = self._blocks.open_row(self._first_index + row)
+        offset = int(self._blocks.offsets[number])
+        return bytes(memoryview(block.mapped)[start - offset : stop - offset])
 
 
 def _read_members(data: bytes) -> dict[str, bytes]:
@@ -157,7 +220,7 @@ def _decode_foreign(contents: dict[str, bytes]) -> dict[str, Any]:
     for name, content in contents.items():
         try:
             record[name] = _decode_member(name.rpartition(".")[2], content)
-        except (ValueError, RecursionError, msgspec.DecodeError) as error:
+        except (ValueError, EOFError, RecursionError, msgspec.DecodeError) as error:
             raise MemberError(f"its member .{name} cannot be decoded: {error}") from error
     return record
 
@@ -167,6 +230,8 @@ def _decode_member(extension: str, content: bytes) -> Any:
         return msgspec.json.decode(content)
     if extension in ("txt", "text", "caption"):
         return content.decode()
+    if extension == "npy":
+        return np.load(io.BytesIO(content), allow_pickle=False)
     if extension in ("cls", "id", "index"):
         try:
             return int(content)
@@ -181,10 +246,21 @@ def _read_starts(shard: RowShard) -> NDArray[np.int64]:
         raise ValueError("it has no index: it was not written as samples")
     sizes = [
         batch.column(SAMPLE_BYTES).to_numpy(zero_copy_only=False)
-        for batch in read_mapped_batches(Path(shard.origins), ORIGINS_SCHEMA)
+        for batch in _read_side_file(shard.origins)
         if SAMPLE_BYTES in batch.schema.names
     ]
     starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes), dtype=np.int64)]) if sizes else np.zeros(1, np.int64)
     if len(starts) != shard.rows + 1 or starts[-1] > shard.bytes:
         raise ValueError(f"its index has {len(starts) - 1} samples, not {shard.rows}")
     return starts
+
+
+def _read_side_file(path: str) -> Iterator[pa.RecordBatch]:
+    location = parse_location(path)
+    if isinstance(location, Path):
+        yield from read_mapped_batches(location, ORIGINS_SCHEMA)
+        return
+    with pa.ipc.open_stream(pa.BufferReader(location.read_bytes())) as stream:  # all that a forked worker can do
+        for batch in stream:
+            batch.validate(full=True)
+            yield batch

@@ -1,0 +1,182 @@
+"""The blocks of shards that are read through a cache: on a store, or of foreign tables, and beside them local ones.
+
+A block is about 4 MiB of a shard, and the smallest piece that is fetched. Threads fetch the blocks of later batches,
+which are known in advance. Memory: 40 bytes for each block of the dataset; blocks that are open are mapped from the
+cache, and closed when they were used longest ago.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import DamagedDatasetError
+from gristmill.core.records import IMAGES
+from gristmill.shards.block_index import holds_token_rows
+from gristmill.shards.damage import make_damage_error
+from gristmill.shards.formats.base import READ_ERRORS
+from gristmill.storage.locations import StorePath, parse_location
+from gristmill.stream.kernels import B_END_ROW
+from gristmill.stream.mapping import map_descriptor, map_range
+from gristmill.stream.shard_blocks import check_size, make_line
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gristmill.storage.block_cache import BlockCache
+    from gristmill.stream.sources import RowShard
+
+_NUM_THREADS = 8
+_MAX_WAITING = 32
+"""The most blocks that are requested ahead at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBlock:
+    """A block that is mapped into memory."""
+
+    mapped: pa.Buffer
+    batch: pa.RecordBatch | None
+    """Its records; None for a part of a tar."""
+    line: NDArray[np.int64] | None
+    """Where the columns of its rows of tokens are (see `kernels`); None for samples."""
+
+
+class BlockReader:
+    """All blocks of a stream. Threads may use it together."""
+
+    def __init__(self, shards: list[RowShard], cache: BlockCache) -> None:
+        self.shards = shards
+        self.cache = cache
+        blocks = [shard.blocks for shard in shards if shard.blocks is not None]
+        self.shard_of = np.repeat(np.arange(len(blocks)), [len(entry.rows) for entry in blocks])
+        self.offsets, self.bytes, self.rows = (
+            np.concatenate([getattr(entry, name) for entry in blocks]) for name in ("offset", "bytes", "rows")
+        )
+        self.checksums = np.concatenate([entry.xxh3 for entry in blocks])
+        self.ends = np.cumsum(self.rows)
+        self._open: OrderedDict[int, Future[OpenBlock]] = OrderedDict()
+        self._open_bytes = 0
+        self._opening = threading.Lock()
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="gristmill-fetch")
+        weakref.finalize(self, _end_threads, self._pool, os.getpid())
+
+    def blocks_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of each row's block."""
+        return np.searchsorted(self.ends, indices, side="right")
+
+    def open_blocks(self, numbers: list[int]) -> list[OpenBlock]:
+        """Open blocks, and wait for all of them."""
+        return [future.result() for future in [self._request(number) for number in numbers]]
+
+    def open_row(self, index: int) -> tuple[int, int, OpenBlock]:
+        """Open the block of a row; return its number, the row's number in it, and the block."""
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        return number, index - int(self.ends[number] - self.rows[number]), self.open_blocks([number])[0]
+
+    def request_rows(self, indices: NDArray[np.int64]) -> None:
+        """Start fetching the blocks of rows that will be needed, as many as are allowed at a time."""
+        numbers = np.unique(self.blocks_of(indices)).tolist()
+        with self._opening:
+            waiting = sum(not future.done() for future in self._open.values())
+            missing = [number for number in numbers if number not in self._open]
+        for number in missing[: max(0, _MAX_WAITING - waiting)]:
+            self._request(number)
+
+    def find_name(self, number: int) -> str:
+        """Return the name of a block in the cache: by the content of its shard."""
+        shard = self.shards[self.shard_of[number]]
+        form = "" if shard.table is None else f"-{shard.table.ids}"
+        return f"{shard.checksum}-{self.offsets[number]}-{self.bytes[number]}{form}"
+
+    def _request(self, number: int) -> Future[OpenBlock]:
+        with self._opening:
+            future = self._open.get(number)
+            if future is not None and not (future.done() and future.exception() is not None):
+                self._open.move_to_end(number)
+                return future
+            future = self._open[number] = self._pool.submit(self._load, number)
+            self._open_bytes += int(self.bytes[number])
+            while self._open_bytes > self.cache.max_bytes and len(self._open) > 1:
+                self._close_oldest()
+            return future
+
+    def _close_oldest(self) -> None:
+        """Forget the block that was used longest ago. Who still reads it keeps it."""
+        number, _ = self._open.popitem(last=False)
+        self._open_bytes -= int(self.bytes[number])
+
+    def _load(self, number: int) -> OpenBlock:
+        shard = self.shards[self.shard_of[number]]
+        num_fetches = self.cache.num_fetches
+        mapped = self._map(number, shard)
+        batch, line = None, None
+        try:
+            if shard.format == "arrow":
+                batch = pa.ipc.read_record_batch(pa.ipc.read_message(mapped), shard.schema)
+                if batch.num_rows != self.rows[number]:
+                    raise ValueError(f"it has {batch.num_rows} rows at byte {self.offsets[number]}")
+                if holds_token_rows(shard.schema):
+                    line = np.array(make_line(batch, mapped), dtype=np.int64)
+                    line[B_END_ROW] = batch.num_rows
+                    if IMAGES in shard.schema.names:
+                        batch.column(IMAGES).validate(full=True)
+                else:
+                    batch.validate(full=True)
+        except READ_ERRORS as error:
+            raise make_damage_error(shard.path, f"cannot be read: {error}", shard.folder) from error
+        if self.cache.num_fetches > num_fetches:
+            self._close_evicted()
+        return OpenBlock(mapped, batch, line)
+
+    def _map(self, number: int, shard: RowShard) -> pa.Buffer:
+        """Map a block: of the cache, or of a shard that is on the disk already."""
+        start, num_bytes = int(self.offsets[number]), int(self.bytes[number])
+        if not shard.is_cached:
+            check_size(shard)
+            return map_range(shard.path, start, num_bytes)
+        name = self.find_name(number)
+        if shard.table is not None:
+            from gristmill.stream.foreign.table_blocks import convert_block  # noqa: PLC0415  (loads Parquet)
+
+            descriptor, num_bytes = self.cache.open_sealed(name, partial(convert_block, shard.table, start, num_bytes))
+        else:
+            fetch = partial(_fetch, shard.path, start, start + num_bytes, shard.version)
+            try:
+                descriptor = self.cache.open_block(name, num_bytes, int(self.checksums[number]), fetch)
+            except DamagedDatasetError as error:
+                raise make_damage_error(shard.path, f"is damaged at byte {start}: {error}", shard.folder) from error
+        try:
+            return map_descriptor(descriptor, num_bytes, at_random=True)
+        finally:
+            os.close(descriptor)
+
+    def _close_evicted(self) -> None:
+        """Close some blocks whose files are gone: a mapping keeps its file's space."""
+        with self._opening:
+            for number, future in list(self._open.items())[:2]:
+                is_cached = self.shards[self.shard_of[number]].is_cached
+                if is_cached and future.done() and not self.cache.has_block(self.find_name(number)):
+                    del self._open[number]
+                    self._open_bytes -= int(self.bytes[number])
+
+
+def _fetch(url: str, start: int, stop: int, version: str) -> bytes:
+    location = parse_location(url)
+    assert isinstance(location, StorePath)
+    store, key = location.open_store()
+    return store.read(key, start, stop, version=version)
+
+
+def _end_threads(pool: ThreadPoolExecutor, process: int) -> None:
+    if process == os.getpid():  # in a forked process the threads do not exist, and their locks may be held for ever
+        pool.shutdown(wait=False, cancel_futures=True)

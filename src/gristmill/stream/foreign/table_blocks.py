@@ -1,0 +1,235 @@
+"""A block of a foreign table as a message of Arrow: samples as they are stored, or rows of tokens in our columns.
+
+What trainers keep beside ids is understood: `labels` and `loss_mask` say which tokens are trained, `attention_mask`
+where padding begins, `lengths` and `seq_lengths` which documents a packed row has. Whatever contradicts the ids is an
+error that names the row.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.shards.token_rows import LENGTHS
+from gristmill.storage.files import check_unchanged
+from gristmill.storage.locations import StorePath, parse_location
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+
+_LABELS, _ATTENTION, _SEQUENCES = "labels", "attention_mask", "seq_lengths"
+_IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of a table, and what becomes of its blocks."""
+
+    path: str
+    form: Literal["parquet", "arrow"]
+    num_bytes: int
+    version: str
+    schema: pa.Schema
+    """The columns as they are stored."""
+    ids: str | None
+    """The column of token ids; None: rows are samples."""
+
+
+def convert_block(table: TableFile, offset: int, num_bytes: int) -> bytes:
+    """Read the block at a place of its file, which is the number of a row group in Parquet, and encode it."""
+    columns = None if table.ids is None else find_row_columns(table.schema, table.ids)
+    try:
+        if table.form == "parquet":
+            parquet = open_parquet(table.path, table.num_bytes, table.version)
+            batches = parquet.read_row_group(offset, columns=columns, use_threads=False).combine_chunks().to_batches()
+            if len(batches) != 1:
+                raise ValueError("a row group has more than 2 GiB in a column")
+            batch = batches[0]
+        else:
+            message = pa.ipc.read_message(pa.py_buffer(_read_range(table, offset, offset + num_bytes)))
+            batch = pa.ipc.read_record_batch(message, table.schema)
+            batch.validate(full=True)
+        batch = batch.replace_schema_metadata(None)
+        return bytes((batch if table.ids is None else make_rows(batch, table.ids)).serialize())
+    except (ValueError, pa.ArrowException) as error:
+        raise UsageError(f"{table.path} cannot be streamed: {error}", help="write it again") from error
+
+
+def find_row_columns(schema: pa.Schema, ids: str) -> list[str]:
+    """Find the columns that rows of tokens are made of."""
+    known = (ids, LOSS_MASK, _LABELS, _ATTENTION, LENGTHS, _SEQUENCES)
+    return [name for name in schema.names if name in known]
+
+
+def rows_schema_of(schema: pa.Schema, ids: str) -> pa.Schema:
+    """Return the columns of the rows of tokens that are made of a table."""
+    kind = schema.field(ids).type
+    if not _is_list(kind) or not pa.types.is_integer(kind.value_type):
+        raise UsageError(f"the column {ids} is {kind}, not lists of token ids", help='name the column of ids: ids="…"')
+    size = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
+    value = pa.uint16() if kind.value_type == pa.uint16() else pa.uint32()
+    fields = [(INPUT_IDS, pa.list_(value, size)), (LENGTHS, pa.list_(pa.int32()))]
+    if LOSS_MASK in schema.names or _LABELS in schema.names:
+        fields.append((LOSS_MASK, pa.list_(pa.bool_(), size)))
+    return pa.schema(fields)
+
+
+def make_rows(batch: pa.RecordBatch, ids: str) -> pa.RecordBatch:
+    """Make rows of tokens of a table's rows."""
+    schema = rows_schema_of(batch.schema, ids)
+    values, sizes = _flatten(batch, ids)
+    limit = 1 << (16 if schema.field(INPUT_IDS).type.value_type == pa.uint16() else 31)
+    if len(values) and not 0 <= int(values.min()) <= int(values.max()) < limit:
+        raise ValueError(f"its ids are from {values.min()} to {values.max()}, and ids are from 0 to {limit - 1}")
+    ends = np.cumsum(sizes)
+    lengths = _find_lengths(batch, sizes, ends)
+    columns = {
+        INPUT_IDS: _to_lists(values, sizes, schema.field(INPUT_IDS).type),
+        LENGTHS: pa.array(lengths, pa.list_(pa.int32())) if isinstance(lengths, list) else _one_each(lengths),
+    }
+    if LOSS_MASK in schema.names:
+        columns[LOSS_MASK] = _to_lists(_find_mask(batch, values, sizes), sizes, schema.field(LOSS_MASK).type)
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _find_lengths(
+    batch: pa.RecordBatch, sizes: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.int64] | list[list[int]]:
+    """Find the lengths of the documents of each row, or the length of its only one."""
+    for name in (LENGTHS, _SEQUENCES):
+        if name in batch.schema.names and _is_list(batch.schema.field(name).type):
+            documents: list[list[int]] = batch.column(name).to_pylist()
+            for row, (lengths, size) in enumerate(zip(documents, sizes.tolist(), strict=True)):
+                if not lengths or min(lengths) < 0 or sum(lengths) > size:
+                    raise ValueError(f"row {row} of a block has {size} ids, and {name} {lengths}")
+            return documents
+    if _ATTENTION not in batch.schema.names:
+        return sizes
+    mask = _flatten_like(batch, _ATTENTION, sizes) != 0
+    counts = np.array([int(part.sum()) for part in np.split(mask, ends[:-1])], np.int64)
+    inside = np.arange(len(mask)) - np.repeat(ends - sizes, sizes)
+    if not np.array_equal(mask, inside < np.repeat(counts, sizes)):
+        raise ValueError(f"{_ATTENTION} is 0 before the end of a row: only padding at the end is understood")
+    return counts
+
+
+def _find_mask(batch: pa.RecordBatch, ids: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    if LOSS_MASK in batch.schema.names:
+        trained: NDArray[np.bool_] = _flatten_like(batch, LOSS_MASK, sizes) != 0
+        return trained
+    labels = _flatten_like(batch, _LABELS, sizes)
+    trained = labels != _IGNORED
+    if not np.array_equal(labels[trained], ids[trained]):
+        raise ValueError(f"its {_LABELS} are others than its ids and {_IGNORED}: rows of tokens cannot keep them")
+    return trained
+
+
+def _flatten_like(batch: pa.RecordBatch, name: str, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    values, own_sizes = _flatten(batch, name)
+    if not np.array_equal(sizes, own_sizes):
+        raise ValueError(f"{name} has other lengths than the ids")
+    return values
+
+
+def _flatten(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of a column of lists, one row after the other, and the length of each row."""
+    column = batch.column(name)
+    flat = column.flatten()
+    if column.null_count or flat.null_count:
+        raise ValueError(f"the column {name} has nulls")
+    values = flat.to_numpy(zero_copy_only=False)
+    sizes = pa.compute.list_value_length(column).to_numpy(zero_copy_only=False)
+    return values.astype(np.int64, copy=False), sizes.astype(np.int64, copy=False)
+
+
+def _to_lists(values: NDArray[np.generic], sizes: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    flat = pa.array(values).cast(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    if offsets[-1] >= 1 << 31:
+        raise ValueError("a block has 2^31 ids or more")
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), flat).cast(kind)
+
+
+def _one_each(lengths: NDArray[np.int64]) -> pa.ListArray:
+    offsets = pa.array(np.arange(len(lengths) + 1, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array(lengths.astype(np.int32)))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def open_parquet(path: str, num_bytes: int, version: str) -> pq.ParquetFile:
+    """Open a Parquet file for one thread. What its footer says is kept."""
+    return pq.ParquetFile(_open_ranges(path, num_bytes, version), metadata=_read_footer(path, num_bytes, version))
+
+
+@lru_cache(maxsize=256)
+def _read_footer(path: str, num_bytes: int, version: str) -> pq.FileMetaData:
+    return pq.ParquetFile(_open_ranges(path, num_bytes, version)).metadata
+
+
+def _open_ranges(path: str, num_bytes: int, version: str) -> pa.NativeFile:
+    return pa.PythonFile(_RangeFile(path, num_bytes, version), mode="r")
+
+
+def _read_range(table: TableFile, start: int, stop: int) -> bytes:
+    return _RangeFile(table.path, table.num_bytes, table.version).read_range(start, stop)
+
+
+class _RangeFile(io.RawIOBase):
+    """A file that is read by ranges of one version: all that a forked worker can do with a store."""
+
+    def __init__(self, path: str, num_bytes: int, version: str) -> None:
+        super().__init__()
+        self._path = path
+        self._num_bytes = num_bytes
+        self._version = version
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence] + offset
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        stop = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
+        data = self.read_range(self._position, stop)
+        self._position += len(data)
+        return data
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def read_range(self, start: int, stop: int) -> bytes:
+        location = parse_location(self._path)
+        if isinstance(location, StorePath):
+            store, key = location.open_store()
+            return bytes(store.read(key, start, stop, version=self._version))
+        check_unchanged(self._path, self._num_bytes, self._version)
+        with location.open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)

@@ -1,0 +1,116 @@
+"""What readers of tokens and of samples have in common: files that are opened in each process, and fetching ahead."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gristmill.stream.read_ahead import ReadAhead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gristmill.storage.block_cache import BlockCache
+    from gristmill.stream.collate import Batch
+    from gristmill.stream.row_order import RowOrder
+    from gristmill.stream.sources import Lane, RowShard
+
+_FIRST_BATCHES = 16
+"""The batches whose blocks are requested before the first one is read."""
+
+
+class StoredTable(Protocol):
+    """All stored rows of a stream, addressable by their indices."""
+
+    shards: list[RowShard]
+    ends: NDArray[np.int64]
+    """The number of rows until the end of each shard."""
+
+    def check_sizes(self) -> None:
+        """Raise an error that names the first shard that is missing or too short."""
+
+    def shards_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of each row's shard."""
+
+    def request_rows(self, indices: NDArray[np.int64]) -> None:
+        """Start reading rows that will be needed."""
+
+
+class StreamReader(ABC):
+    """Makes batches of any rows of a stream. Threads may use it together.
+
+    Args:
+        lanes: The rows to read.
+        order: Which stored row each row of the stream is.
+        num_rows: The end of the stream, after which rows are empty; None: it is endless.
+        cache: Where blocks of shards that are not on this disk are kept; None: all are.
+    """
+
+    table: StoredTable
+
+    def __init__(self, lanes: list[Lane], order: RowOrder, num_rows: int | None, cache: BlockCache | None) -> None:
+        self._shards = [shard for lane in lanes for shard in lane.shards]
+        self._order = order
+        self._num_rows = num_rows
+        self._cache = cache
+
+    @abstractmethod
+    def take(
+        self,
+        rows: NDArray[np.int64],
+        *,
+        first_row: int,
+        next_row: int,
+        end: int | None = None,
+        new: Callable[..., Any] = np.empty,
+    ) -> Batch:
+        """Make a batch of any rows in any order, for the step that ends before `next_row`.
+
+        Rows from `end` on are empty. `new` makes the arrays of the batch.
+        """
+
+    @abstractmethod
+    def _open_table(self) -> None:
+        """Make a table of all shards that has opened none of them."""
+
+    def close_files(self) -> None:
+        """Close all shards. Each is opened again when one of its rows is needed."""
+        self._process = os.getpid()
+        self._has_fetched_ahead = False
+        self.read_ahead = ReadAhead()
+        self._open_table()
+
+    def close_files_of_parent(self) -> None:
+        """Close all shards in a forked process, which must not share the lock and the files of its parent."""
+        if self._process != os.getpid():
+            self.close_files()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether rows are fetched from a store."""
+        return self._cache is not None
+
+    def fetch_ahead(self, rows: NDArray[np.int64], step: int) -> None:
+        """Start fetching the blocks of later batches, the next of which is `step` rows after these rows.
+
+        Where blocks are shuffled, as far ahead as rows are shuffled together: the next window has other blocks.
+        """
+        self.close_files_of_parent()
+        farthest = max(self.read_ahead.batches_ahead(len(rows)), math.ceil(self._order.window_rows / step))
+        if not self._has_fetched_ahead:
+            self._has_fetched_ahead = True
+            for number in range(1, min(farthest, _FIRST_BATCHES)):
+                self.prefetch(rows + number * step)
+        self.prefetch(rows + farthest * step)
+
+    def prefetch(self, rows: NDArray[np.int64]) -> None:
+        """Start reading rows of a later batch. At the end of an epoch the rows that follow may be others."""
+        if self._num_rows is not None:
+            rows = rows[rows < self._num_rows]
+        self.table.request_rows(self._order(rows).indices)
