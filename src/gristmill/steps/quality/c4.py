@@ -12,6 +12,9 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.quality.languages import (
+    NO_TABLES,
+    LanguageTables,
+    add_built_in_tables,
     assign_tables,
     check_language_column,
     make_tables,
@@ -56,6 +59,8 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     min_sentences: int | None = 3
     by_language: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     language_column: str = "language"
+    language_tables: LanguageTables = "none"
+    """`built_in`: tables for 48 languages, derived from translations, beside those of `by_language`."""
 
     def __post_init__(self) -> None:
         for table in make_tables(self, PARAMETERS, self.by_language):
@@ -64,6 +69,9 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
                     raise UsageError(
                         f"c4: {name} must be at least 0, not {value}", help="write null to switch the rule off"
                     )
+
+    def resolve(self, folder: str) -> C4:  # noqa: ARG002
+        return add_built_in_tables(self)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.by_language:
@@ -76,7 +84,9 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     def columns_needed(self) -> tuple[str, ...]:
         return (TEXT, self.language_column) if self.by_language else (TEXT,)
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
+        if self.language_tables != NO_TABLES:
+            return add_built_in_tables(self).apply(batch, seed)
         texts, codes, deciding_numbers, removed = self._clean(batch)
         dropped = count_dropped(codes, PAGE_REASONS)
         counters = {

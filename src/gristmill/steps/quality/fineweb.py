@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from gristmill.steps.quality.languages import LanguageTables  # noqa: TC001  (msgspec looks at the types)
 from gristmill.steps.quality.score_filter import ScoreFilter
 
 
@@ -18,6 +19,8 @@ class Fineweb(ScoreFilter, tag="fineweb", frozen=True, kw_only=True):
 
     is_for_english: ClassVar[bool] = True
 
+    language_tables: LanguageTables = "none"
+    """`built_in`: tables for 48 languages, derived from translations, beside those of `by_language`."""
     min_terminal_line_ratio: float | None = 0.12
     max_short_line_ratio: float | None = 0.67
     max_duplicate_line_character_ratio: float | None = 0.01

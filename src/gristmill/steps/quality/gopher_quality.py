@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from gristmill.core.errors import UsageError
+from gristmill.steps.quality.languages import LanguageTables  # noqa: TC001  (msgspec looks at the types)
 from gristmill.steps.quality.score_filter import ScoreFilter
 from gristmill.text.quality.character_classes import is_one_word
 
@@ -27,6 +28,8 @@ class GopherQuality(ScoreFilter, tag="gopher_quality", frozen=True, kw_only=True
 
     is_for_english: ClassVar[bool] = True
 
+    language_tables: LanguageTables = "none"
+    """`built_in`: tables for 48 languages, derived from translations, beside those of `by_language`."""
     min_words: int | None = 50
     max_words: int | None = 100_000
     min_mean_word_length: float | None = 3

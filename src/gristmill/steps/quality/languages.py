@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
     from gristmill.core.step import Step
 
+    T = TypeVar("T", bound=Step)
 
+
+LanguageTables = Literal["none", "built_in"]
+NO_TABLES = "none"
 ENGLISH = "en"
 UNDETERMINED = "und"
 _MAX_NAMED = 5
@@ -89,6 +93,29 @@ def make_tables(step: Step, keys: Iterable[str], by_language: Mapping[str, Mappi
     return tables
 
 
+def add_built_in_tables(step: T) -> T:
+    """Return the step with the built-in tables of languages in `by_language`, if its `language_tables` asks for them.
+
+    What the step's own `by_language` says of a language comes first. A key that the recipe sets holds for all.
+    """
+    if getattr(step, "language_tables", NO_TABLES) == NO_TABLES:
+        return step
+    from gristmill.text.quality.language_tables import load_language_tables  # noqa: PLC0415  (few runs need them)
+
+    default = type(step)()
+    by_language = {
+        language: {
+            key: value
+            for key, value in tables.get(step.name, {}).items()
+            if getattr(step, key) == getattr(default, key)
+        }
+        for language, tables in load_language_tables().items()
+    }
+    for language, changes in step.by_language.items():  # type: ignore[attr-defined]
+        by_language[language] = by_language.get(language, {}) | changes
+    return msgspec.structs.replace(step, by_language=by_language, language_tables=NO_TABLES)
+
+
 def assign_tables(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> NDArray[np.int64]:
     """Return the number of each record's table: 0, or 1 + the index of its language."""
     numbers = {_normalize_code(language): number for number, language in enumerate(languages, 1)}
@@ -140,6 +167,8 @@ def _list_languages(batch: pa.RecordBatch, column: str) -> list[str]:
 def note_english_thresholds(step: Step, batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> list[str]:
     """Make a note that names the languages of sample records that get the step's own thresholds, made for English."""
     problem, consequence = f"{step.name} has no table", "its thresholds are for English"
+    if not step.by_language:  # type: ignore[attr-defined]
+        consequence += " (language_tables: built_in has others)"
     return note_languages_without_table(batch, column, (*languages, ENGLISH), problem, consequence)
 
 

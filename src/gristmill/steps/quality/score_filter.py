@@ -30,6 +30,7 @@ from gristmill.core.records import (
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.quality.languages import (
+    add_built_in_tables,
     assign_tables,
     check_language_column,
     make_tables,
@@ -122,8 +123,11 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
             return []
         return note_english_thresholds(self, sample, self.language_column, self.by_language)
 
+    def resolve(self, folder: str) -> ScoreFilter:  # noqa: ARG002
+        return add_built_in_tables(self)
+
     def load(self) -> ScoreFilterKernel:
-        return ScoreFilterKernel(self)
+        return ScoreFilterKernel(add_built_in_tables(self))
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         return self.load().apply(batch, seed)

@@ -1,0 +1,58 @@
+# ruff: noqa: E501, RUF001
+"""The built-in tables of languages: whole, valid, and used where a recipe asks for them."""
+
+import pyarrow as pa
+import pytest
+
+from gristmill import steps
+from gristmill.core.sample_batches import documents
+from gristmill.text.quality.language_tables import load_language_tables
+
+FINNISH = """Mylly seisoo joen rannalla, ja se on ollut siellä niin kauan kuin ihmiset muistavat. Aamulla mylläri avaa
+portin, vesi alkaa juosta ja raskas ratas kääntyy niin, että ääni kuuluu koko laaksossa. Kun maanviljelijät tuovat
+vehnää ja ruista säkeissä, he odottavat, puhuvat säästä ja lähtevät kotiin mukanaan jauhot, jotka ovat vielä lämpimiä."""
+CHINESE = """磨坊在河边，从人们记得的时候起它就在那里。早上，磨坊主打开闸门，水开始流动，沉重的轮子转了起来，整个山谷都能听见这个声音。
+农民们用袋子带来小麦和黑麦，他们在这里等待，谈论天气，然后带着还有余温的面粉回家。
+一个人一天可以用这个磨坊磨很多面粉，你想不到有多少。"""
+
+
+def make_batch(texts, languages):
+    batch = documents(texts)
+    return batch.append_column("language", pa.array(languages, pa.string()))
+
+
+def test_there_are_tables_for_at_least_30_languages():
+    tables = load_language_tables()
+    assert len(tables) >= 30
+    for name, step in (("gopher_quality", steps.GopherQuality), ("fineweb", steps.Fineweb), ("c4", steps.C4)):
+        by_language = {language: table[name] for language, table in tables.items()}
+        assert step(language_tables="built_in").resolve(".").by_language == by_language
+    with_stop_words = [table for table in tables.values() if table["gopher_quality"].get("stop_words")]
+    assert len(with_stop_words) >= len(tables) - 2
+    assert all(len(set(table["gopher_quality"]["stop_words"])) >= 6 for table in with_stop_words)
+
+
+@pytest.mark.parametrize(("text", "language"), [(FINNISH, "fi"), (CHINESE, "zh"), (CHINESE, "zh-Hans")])
+def test_prose_is_kept_with_the_table_of_its_language(text, language):
+    batch = make_batch([text.replace("\n", "" if language != "fi" else " ")], [language])
+    assert steps.GopherQuality(language_tables="built_in").apply(batch, seed=0).batch.num_rows == 1
+    assert steps.GopherQuality().apply(batch, seed=0).batch.num_rows == 0
+    wrong = make_batch([text.replace("\n", "" if language != "fi" else " ")], ["ru"])
+    assert steps.GopherQuality(language_tables="built_in").apply(wrong, seed=0).batch.num_rows == 0
+
+
+def test_own_values_come_first():
+    step = steps.GopherQuality(language_tables="built_in", min_words=7, by_language={"fi": {"max_words": 9}}).resolve(
+        "."
+    )
+    assert "min_words" not in step.by_language["fi"]
+    assert step.by_language["fi"]["max_words"] == 9
+    assert step.by_language["fi"]["stop_words"] == load_language_tables()["fi"]["gopher_quality"]["stop_words"]
+    assert steps.GopherQuality().resolve(".").by_language == {}
+
+
+def test_lines_of_chinese_pages():
+    page = "很短。\n" + CHINESE.replace("\n", "")
+    batch = make_batch([page], ["zh"])
+    kept = steps.C4(language_tables="built_in", min_sentences=1).apply(batch, seed=0).batch.column("text").to_pylist()
+    assert kept == [CHINESE.replace("\n", "")]
