@@ -9,21 +9,24 @@ import click
 
 from gristmill.cli.tables import print_lines
 from gristmill.pipeline.inspecting.viewing import open_collections
+from gristmill.runtime.pandas_free import block_pandas_import
 
 
 @click.command(epilog="Example: gristmill view out --port 8000")
 @click.argument("paths", nargs=-1, required=True, metavar="OUT|FILES...")
 @click.option("--port", type=click.IntRange(min=0, max=65535), default=0, help="The port. Default: any free one.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option("--tty", is_flag=True, help="Browse in the terminal instead.")
 @click.option("--save", type=click.Path(dir_okay=False), help="Write chosen rows to a page of its own, and end.")
 @click.option("--rows", "chosen", default="0-9", show_default=True, help="The rows for --save, such as 0-9,15.")
-def command(paths: tuple[str, ...], port: int, save: str | None, chosen: str, *, no_browser: bool) -> None:
+def command(paths: tuple[str, ...], port: int, save: str | None, chosen: str, *, no_browser: bool, tty: bool) -> None:
     """Browse datasets, or raw JSONL, Parquet, Arrow and tar files, in a local web page.
 
     Shows rows with their documents, tokens and masks, chats as conversations, pictures, quarantined and dropped
     records; finds text, regular expressions and token ids. Two datasets are shown side by side with what differs. The
     page is served on this machine only, and its address holds a random token. Ctrl-C ends it.
     """
+    block_pandas_import()  # half a second
     collections = open_collections(paths)
     if save is not None:
         from gristmill.report.view.requests import parse_numbers  # noqa: PLC0415  (a terminal needs none of it)
@@ -37,6 +40,11 @@ def command(paths: tuple[str, ...], port: int, save: str | None, chosen: str, *,
         numbers = list(range(min(10, num_rows))) if default else parse_numbers(chosen, num_rows)
         write_file(Path(save), make_saved_page(rows, numbers).encode(errors="backslashreplace"), "view")
         print_lines(f"{save} holds {len(numbers):,} rows")
+        return
+    if tty:
+        from gristmill.report.view.terminal import show_in_terminal  # noqa: PLC0415
+
+        show_in_terminal(collections)
         return
     from gristmill.report.view.server import Viewer  # noqa: PLC0415
 

@@ -18,6 +18,7 @@ import xxhash
 from gristmill.core.records import INPUT_IDS, TEXT
 from gristmill.report.charts import make_bins
 from gristmill.report.model import Bin, LanguageCount, Lengths, Samples, ShownRecord
+from gristmill.report.plain_json import replace_surrogates, show_record
 from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.token_rows import LENGTHS
@@ -148,32 +149,8 @@ def show_row(dataset: Dataset, number: int) -> str:
     return " ".join(map(str, record[INPUT_IDS][: int(record[LENGTHS].sum())].tolist()))
 
 
-def show_record(record: object) -> str:
-    """Show a record as text: its text if it has one, else its columns as JSON, bytes by their number."""
-    if isinstance(record, str):
-        return record
-    if isinstance(record, dict) and isinstance(record.get(TEXT), str):
-        return str(record[TEXT])
-    return msgspec.json.format(msgspec.json.encode(_hide_bytes(record), enc_hook=repr), indent=2).decode()
-
-
-def _hide_bytes(value: object) -> object:
-    if isinstance(value, bytes):
-        return f"{len(value):,} bytes"
-    if isinstance(value, str):
-        return _replace_surrogates(value)
-    if isinstance(value, dict):
-        return {_replace_surrogates(str(name)): _hide_bytes(inner) for name, inner in value.items()}
-    return [_hide_bytes(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, which cannot be written as JSON."""
-    return text.encode(errors="replace").decode()
-
-
 def _cut_text(text: str, max_characters: int) -> dict[str, Any]:
-    text = _replace_surrogates(text)
+    text = replace_surrogates(text)
     if len(text) <= max_characters:
         return {"text": text}
     return {"text": text[:max_characters], "num_characters": len(text)}

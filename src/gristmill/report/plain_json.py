@@ -1,8 +1,10 @@
-"""Plain data as JSON, also where its texts came from hostile files."""
+"""Plain data as JSON and as text, also where it came from hostile files."""
 
 from __future__ import annotations
 
 import msgspec
+
+_TEXT = "text"
 
 
 def encode_plain(data: object) -> bytes:
@@ -10,13 +12,28 @@ def encode_plain(data: object) -> bytes:
     try:
         return msgspec.json.encode(data, enc_hook=str)
     except UnicodeEncodeError:
-        return msgspec.json.encode(replace_surrogates(data), enc_hook=str)
+        return msgspec.json.encode(_make_encodable(data), enc_hook=str)
 
 
-def replace_surrogates(value: object) -> object:
-    """Replace lone surrogates in the texts of plain data, which no encoder takes."""
+def show_record(record: object) -> str:
+    """Show a record as text: its text if it has one, else its columns as JSON, bytes by their number."""
+    if isinstance(record, str):
+        return record
+    if isinstance(record, dict) and isinstance(record.get(_TEXT), str):
+        return str(record[_TEXT])
+    return msgspec.json.format(msgspec.json.encode(_make_encodable(record), enc_hook=repr), indent=2).decode()
+
+
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which no encoder takes."""
+    return text.encode(errors="replace").decode()
+
+
+def _make_encodable(value: object) -> object:
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
     if isinstance(value, str):
-        return value.encode(errors="replace").decode()
+        return replace_surrogates(value)
     if isinstance(value, dict):
-        return {replace_surrogates(name): replace_surrogates(inner) for name, inner in value.items()}
-    return [replace_surrogates(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {replace_surrogates(str(name)): _make_encodable(inner) for name, inner in value.items()}
+    return [_make_encodable(inner) for inner in value] if isinstance(value, list | tuple) else value

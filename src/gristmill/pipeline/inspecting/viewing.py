@@ -10,9 +10,6 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.report.view.dataset_rows import DatasetRows
-from gristmill.report.view.difference_rows import DifferenceRows
-from gristmill.report.view.file_rows import FileRows
-from gristmill.report.view.line_rows import LineRows
 from gristmill.report.view.rows import StepRow
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import MANIFEST
@@ -104,9 +101,13 @@ def open_collections(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Rows]
             others |= _open_lines(name, dataset)
     collections: dict[str, Rows] = {}
     if len(datasets) == 2:
+        from gristmill.report.view.difference_rows import DifferenceRows  # noqa: PLC0415  (a first screen is fast)
+
         collections["differences"] = DifferenceRows(*datasets.values())
     collections |= datasets | others
     if files:
+        from gristmill.report.view.file_rows import FileRows  # noqa: PLC0415
+
         collections["files"] = FileRows(files)
     return collections
 
@@ -118,6 +119,8 @@ def _open_lines(name: str, dataset: Dataset) -> dict[str, Rows]:
     for title, stored in (("quarantined", manifest.quarantine.files), ("dropped", manifest.dropped)):
         files = [file for file in stored if ".jsonl" in file.path]
         if files:
+            from gristmill.report.view.line_rows import LineRows  # noqa: PLC0415
+
             collections[f"{name} · {title}"] = LineRows(
                 f"{name} · {title}", [file.copy_below(dataset.folder) for file in files]
             )

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, TEXT
-from gristmill.report.collect import show_record
+from gristmill.report.plain_json import show_record
 from gristmill.report.view.describe import describe_record, list_pictures
 from gristmill.report.view.document_origins import DocumentOrigins, name_origin
 from gristmill.report.view.rows import RowBlock, RowRange, Rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.media import find_image_extension
-from gristmill.report.collect import show_record
+from gristmill.report.plain_json import show_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

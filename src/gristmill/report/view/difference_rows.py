@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.report.collect import show_record
 from gristmill.report.differences import match_documents
+from gristmill.report.plain_json import show_record
 from gristmill.report.view.dataset_rows import make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 from gristmill.report.view.text_difference import find_spans, mark_difference

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from gristmill.core.names import check_choice
-from gristmill.report.collect import show_record
+from gristmill.report.plain_json import show_record
 from gristmill.report.view.dataset_rows import make_record_blocks
 from gristmill.report.view.describe import cut_text, describe_record
 from gristmill.report.view.rows import RowRange, Rows

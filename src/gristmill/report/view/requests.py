@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.names import check_choice
 from gristmill.report.view.rows import Filters, ScoreRange, Selection, count_rows, read_page
-from gristmill.report.view.search import SearchKind, search_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gristmill.report.view.rows import Rows
+    from gristmill.report.view.search import SearchKind
 
 _MAX_ROWS = 100
 _MAX_STEPS = 10_000_000
@@ -110,9 +110,11 @@ class Requests:
         Raises:
             UsageError: The query is wrong. It is raised here, not at the first hit.
         """
+        from gristmill.report.view.search import SEARCH_KINDS, search_rows  # noqa: PLC0415  (a first page needs none)
+
         rows = self._get(words)
         kind = cast("SearchKind", get_word(words, "kind", "text"))
-        check_choice("kind", kind, get_args(SearchKind))
+        check_choice("kind", kind, SEARCH_KINDS)
         query = get_word(words, "query")
         if not query:
             raise UsageError("there is nothing to search for")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gristmill.report.view.rows import RowBlock, Rows, Selection
 
 SearchKind = Literal["text", "regex", "token"]
+SEARCH_KINDS = get_args(SearchKind)
 NUM_THREADS = 2
 _SNIPPET = 60
 _MAX_MATCH = 200
