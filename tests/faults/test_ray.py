@@ -39,8 +39,8 @@ gm.run(gm.load_recipe(sys.argv[1]), backend="ray", progress=False, events=sys.ar
 
 
 @pytest.fixture(scope="session")
-def nodes():
-    nodes = RayNodes()
+def nodes(tmp_path_factory):
+    nodes = RayNodes(tmp_path_factory.mktemp("nodes"))
     yield nodes
     nodes.close()
     wait_until(lambda: not find_actors(), "the end of all actors", 10)
@@ -240,6 +240,27 @@ def test_a_poison_record_is_found_and_quarantined(ray, corpus, tmp_path):
     )
     assert result.manifest.quarantine.counts == {"web": {"worker_died": 1}}
     assert result.manifest.environment_dependent
+
+
+def test_code_of_functions_travels(ray, corpus, tmp_path, monkeypatch):
+    """The node's file of the same name has other code, and the module that the driver's imports is missing there."""
+    (tmp_path / "functions.py").write_text("import travelling\n\ndef mark(record): return travelling.mark(record)\n")
+    (tmp_path / "travelling.py").write_text("def mark(record): return {**record, 'from': 'driver'}\n")
+    (ray.folder / "functions.py").write_text("def mark(record): return {**record, 'from': 'node'}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    gm.run(
+        Recipe(
+            sources={"web": steps.Read(read=f"{corpus}/0.jsonl")},
+            steps=[steps.Map(call="/proc/self/cwd/functions.py:mark"), steps.Write(format="jsonl")],
+            output=str(tmp_path / "out"),
+        ),
+        backend="ray",
+        workers=1,
+        progress=False,
+    )
+    [shard] = (tmp_path / "out" / "train").rglob("*.jsonl")
+    assert [json.loads(line)["from"] for line in shard.read_text().splitlines()] == ["driver"] * 200
 
 
 def start_driver(ray, corpus, folder):

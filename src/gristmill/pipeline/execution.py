@@ -24,9 +24,7 @@ from gristmill.pipeline.planning.used_plugins import record_plugins
 from gristmill.pipeline.publishing import journal, publish
 from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
-from gristmill.pipeline.stages.node_check import write_node_check
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
-from gristmill.pipeline.stages.pack_leftovers import pack_leftovers
 from gristmill.pipeline.stages.receipt_storage import open_receipts
 from gristmill.pipeline.stages.run_status import ProgressWatch
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.planning.split_stages import Stage
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
+    from gristmill.pipeline.stages.node_check import NodeCheck
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
@@ -116,9 +115,11 @@ class Execution:
         self._runner = StageRunner(
             plan, options, self._receipts, self._finished_receipts, self._work, pool, self._watch
         )
-        self._node_check = (
-            write_node_check([plan.output, self._work], plan.sources, run_id) if options.backend == "ray" else None
-        )
+        self._node_check: NodeCheck | None = None
+        if options.backend == "ray":
+            from gristmill.pipeline.stages.node_check import write_node_check  # noqa: PLC0415  (only on clusters)
+
+            self._node_check = write_node_check([plan.output, self._work], plan.sources, run_id)
         self._deduplicated: list[Deduplicated] = []
         self._decontaminated: list[Decontaminated] = []
 
@@ -334,6 +335,7 @@ class Execution:
         if output is None:
             return
         from gristmill.pipeline.stages.outputs.packing import check_utilisation  # noqa: PLC0415  (only for rows of tokens)
+        from gristmill.pipeline.stages.pack_leftovers import pack_leftovers  # noqa: PLC0415
 
         leftover_units, counters = pack_leftovers(self._runner, context, output, source.units, source.results)
         account = source.books[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -80,6 +81,13 @@ class Function(UserCode):
             return source_code.fingerprint_file(self.path, self.name)
         return source_code.fingerprint_callable(self.resolve())
 
+    def find_file(self) -> str | None:
+        """Find the file that defines it; None if there is none, or it cannot be known."""
+        if self.path is not None:
+            return self.path
+        code = getattr(inspect.unwrap(self.resolve()), "__code__", None)
+        return code.co_filename if code is not None and Path(code.co_filename).is_file() else None
+
     def _look_up(self) -> Callable[..., Any]:
         path = os.path.abspath(self.path or "")  # noqa: PTH100  (Path.resolve would follow links)
         target: Any = _import_current(path)
@@ -116,8 +124,20 @@ class Function(UserCode):
         return Function, (self.path, self.name, self._called if self.path is None else None)
 
 
+_shipped_files: dict[str, str] = {}
+"""By path: the text of files as they are on another machine, which counts here (`runtime.shipped_code`)."""
+
+
+def use_shipped_files(files: dict[str, str]) -> None:
+    """Import the files of functions from these texts from now on, whatever is at their paths."""
+    _shipped_files.clear()
+    _shipped_files.update(files)
+
+
 def _import_current(path: str) -> ModuleType:
     """Return the module of a file, imported again whenever the file has changed."""
+    if path in _shipped_files:
+        return _import_file(path, 0, 0, _shipped_files[path])
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError as error:
@@ -130,18 +150,25 @@ def _import_current(path: str) -> ModuleType:
 class _SourceLoader(SourceFileLoader):
     """Compiles the file as it is now. Python's own loader caches by whole seconds, and writes beside the source."""
 
+    def __init__(self, fullname: str, path: str, text: str | None) -> None:
+        super().__init__(fullname, path)
+        self._text = text
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(path) if self._text is None else self._text.encode("utf-8", "surrogateescape")
+
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
         return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True)
 
 
 @functools.cache
-def _import_file(path: str, mtime_ns: int, num_bytes: int) -> ModuleType:  # noqa: ARG001  (they are the cache's key)
+def _import_file(path: str, mtime_ns: int, num_bytes: int, text: str | None = None) -> ModuleType:  # noqa: ARG001  (they are the cache's key)
     # As for a script, so that the file can import the modules beside it.
     folder = str(Path(path).parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     name = f"{Path(path).stem}_{xxhash.xxh3_64_hexdigest(path.encode())}"
-    loader = _SourceLoader(name, path)
+    loader = _SourceLoader(name, path, text)
     module = importlib.util.module_from_spec(ModuleSpec(name, loader, origin=path))
     module.__file__ = path
     sys.modules[name] = module  # dataclasses look their module up there

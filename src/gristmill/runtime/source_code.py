@@ -45,7 +45,7 @@ class _UnknownCode(Exception):
 
 def fingerprint_file(path: str, name: str) -> str:
     """Fingerprint `name` in this file: the file and what it imports of the project."""
-    return _hash(["file", name, *_read_project_files(path)])
+    return _hash(["file", name, *_list_project_files(path)])
 
 
 def fingerprint_callable(called: object) -> str | None:
@@ -67,11 +67,6 @@ def find_project_modules() -> list[ModuleType]:
         if has_its_name and is_below_root and not _is_versioned(Path(str(path))):
             modules.append(module)
     return modules
-
-
-def hash_project_files(path: str) -> str:
-    """Hash a file and the project's own modules that it imports."""
-    return _hash(_read_project_files(path))
 
 
 def _hash(parts: list[str]) -> str:
@@ -175,28 +170,34 @@ class _ValueDescriber:
 
     def _describe_file(self, path: str) -> list[str]:
         if path not in self._files:
-            self._files[path] = _read_project_files(path)
+            self._files[path] = _list_project_files(path)
         return self._files[path]
 
 
-def _read_project_files(path: str) -> list[str]:
-    """Read the file and the project's own modules that it imports; return names and contents in a fixed order."""
+def read_project_files(path: str) -> Iterator[tuple[str | None, Path, str]]:
+    """Read a file and the project's own modules that it imports; give the dotted name of each, its path and its text.
+
+    The file itself comes first, and has no name.
+    """
     first = Path(path).absolute()
-    if _is_versioned(first):
-        return [f"{first.name}\n{_read(first)}"]
-    roots = [first.parent, *_find_project_roots()]
-    names: dict[Path, str] = {first: first.name}
+    names: dict[Path, str | None] = {first: None}
     waiting = [first]
-    contents: list[str] = []
+    roots = [first.parent, *_find_project_roots()]
     while waiting:
         file = waiting.pop()
-        content = _read(file)
-        contents.append(f"{names[file]}\n{content}")
-        for name, module in _find_imported_files(file, content, roots):
+        text = _read(file)
+        yield names[file], file, text
+        if _is_versioned(first):
+            return
+        for name, module in _find_imported_files(file, text, roots):
             if module not in names:
                 names[module] = name
                 waiting.append(module)
-    return sorted(contents)
+
+
+def _list_project_files(path: str) -> list[str]:
+    """List the names and contents of a file and of what it imports, in a fixed order."""
+    return sorted(f"{name or file.name}\n{text}" for name, file, text in read_project_files(path))
 
 
 def _read(path: Path) -> str:

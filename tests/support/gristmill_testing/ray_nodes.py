@@ -13,21 +13,27 @@ _MARK = "GRISTMILL_TEST_CLUSTER"
 
 
 class RayNodes:
-    """Starts and ends nodes. Drivers in other processes find the cluster by `environment`."""
+    """Starts and ends nodes. Drivers in other processes find the cluster by `environment`.
 
-    def __init__(self):
+    `folder` is the working folder of the nodes: where `/proc/self/cwd` leads to there, and not here.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ[_MARK] = uuid.uuid4().hex  # all processes of the nodes inherit it
         os.environ |= {**CREDENTIALS, "AWS_DEFAULT_REGION": "us-east-1"}  # nodes have credentials of their own
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 1, "object_store_memory": NODE_BYTES, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        with contextlib.chdir(folder):
+            self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._others = [self._add() for _ in range(2)]
         self.environment = {"RAY_ADDRESS": self._cluster.address}
 
     def _add(self):
-        return self._cluster.add_node(num_cpus=1, object_store_memory=NODE_BYTES)
+        with contextlib.chdir(self.folder):
+            return self._cluster.add_node(num_cpus=1, object_store_memory=NODE_BYTES)
 
     def remove_one(self):
         """End a node without a warning, as when a machine is lost."""

@@ -1,4 +1,4 @@
-"""Whether a node of a cluster sees what the driver sees: the output folder, and the inputs."""
+"""Whether a node of a cluster sees what the driver sees: the output folder, and the inputs. Code travels with it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import secrets
 import socket
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import ClusterError, RemoteStoreError
 from gristmill.core.recipe import step_parameters
 from gristmill.pipeline.work_folder import work_path
 from gristmill.runtime.function import Function
-from gristmill.runtime.source_code import hash_project_files
+from gristmill.runtime.shipped_code import ShippedCode, collect_code
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.locations import Location, measure_file, parse_location
 
@@ -33,8 +32,8 @@ class NodeCheck:
     """In the output folder, and in that of intermediate data if it is another one."""
     token: bytes
     files: tuple[tuple[str, int], ...]
-    code: tuple[tuple[str, str], ...] = ()
-    """The files of functions, each with a hash over what it imports of the project."""
+    code: ShippedCode
+    """The code of functions, which is used in place of what the node has."""
 
 
 def write_node_check(folders: Iterable[Location], sources: Sequence[SourcePlan], run_id: str) -> NodeCheck:
@@ -46,25 +45,25 @@ def write_node_check(folders: Iterable[Location], sources: Sequence[SourcePlan],
             file.write(token)
             file.commit(sync=False)
     first_files = [source.files[0] for source in sources if source.files]
-    paths = {
-        value.path
+    functions = [
+        value
         for source in sources
         for stage in source.stages
         for step in stage.all_steps
         for value in step_parameters(step).values()
-        if isinstance(value, Function) and value.path is not None
-    }
+        if isinstance(value, Function)
+    ]
     return NodeCheck(
         locations,
         token,
         tuple((file.path, file.num_bytes) for file in first_files),
-        tuple((path, hash_project_files(path)) for path in sorted(paths)),
+        collect_code(functions),
     )
 
 
 @cache
 def check_node(check: NodeCheck) -> None:
-    """Raise `ClusterError` if this machine does not see what the driver sees. Once in each process."""
+    """Raise `ClusterError` if this machine does not see what the driver sees; use the driver's code. Once a process."""
     host = socket.gethostname()
     for location in check.locations:
         try:
@@ -81,9 +80,4 @@ def check_node(check: NodeCheck) -> None:
             raise ClusterError(
                 f"node {host} sees {path} with {size:,} bytes, and the driver with {num_bytes:,}", help=_HELP
             )
-    for path, digest in check.code:
-        if not Path(path).is_file() or hash_project_files(path) != digest:
-            raise ClusterError(
-                f"node {host} does not have the {path} of the driver, or what it imports",
-                help="put the file on a shared file system, or pass the function itself from Python",
-            )
+    check.code.install()

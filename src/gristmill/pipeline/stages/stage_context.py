@@ -11,7 +11,6 @@ import pyarrow as pa
 from gristmill.core.recipe import runs_user_code
 from gristmill.core.step import link_counting_kernels
 from gristmill.engine.worker import nesting
-from gristmill.pipeline.stages.node_check import check_node
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.work_folder import stored_path
 from gristmill.runtime.loaded_content import forget_content
@@ -137,6 +136,8 @@ def set_up_worker(stage: StageContext, *, loads: bool) -> StageContext | LoadedC
         for bucket, options in stage.storage.items():
             choose_options(bucket, options)
     if stage.node_check is not None and nesting.is_worker_process():
+        from gristmill.pipeline.stages.node_check import check_node  # noqa: PLC0415  (only on other machines)
+
         check_node(stage.node_check)
     if nesting.is_worker_process():
         logging.getLogger("gristmill.kernels").setLevel(logging.ERROR)  # the parent has logged all of it
