@@ -240,6 +240,7 @@ STREAM = {
     "rows_per_epoch": None,
     "max_epochs": None,
     "drop_last": False,
+    "balance": False,
     "collate": None,
     "decode": None,
     "transform": None,

@@ -56,6 +56,7 @@ def stream_arguments(function: F) -> F:
         cache_bytes: int,
         *,
         shuffle: bool,
+        balance: bool,
         **rest: Any,
     ) -> Any:
         def open_stream(state: Mapping[str, Any] | None = None, collate: Collate | None = None) -> Stream:
@@ -73,6 +74,7 @@ def stream_arguments(function: F) -> F:
                 cache_bytes=cache_bytes,
                 epochs=epochs,
                 rows_per_epoch=rows_per_epoch,
+                balance=balance,
                 collate=collate,
             )
             if state is not None:
@@ -101,6 +103,7 @@ def stream_arguments(function: F) -> F:
             default=True,
             help="Read each source in the order of its records.",
         ),
+        click.option("--balance", is_flag=True, help="Deal rows to ranks by attention cost, as in training."),
         click.option("--rows-per-epoch", type=click.IntRange(min=1), help="Rows of an epoch, as in training."),
         click.option("--epochs", type=float, help="Number of epochs, as in training. Default: endless."),
         click.option("--seed", type=int, help="Seed of the order, as in training. Default: 0."),

@@ -67,13 +67,18 @@ def read_costs(folder: Location, manifest: Manifest, split: str, source: str) ->
     Raises:
         DamagedDatasetError: The index contradicts the manifest.
     """
+    return np.concatenate([NO_COSTS, *map_costs(folder, manifest, split, source)])
+
+
+def map_costs(folder: Location, manifest: Manifest, split: str, source: str) -> list[NDArray[np.uint64]]:
+    """Like `read_costs`, in pieces that are views of the mapped file: nothing is in memory until it is used."""
     place, index = _find_lane(folder, manifest, split, source)
     if index.costs is None:
-        return NO_COSTS
-    values: NDArray[np.uint64] = _read_table(place, index.costs, COSTS_SCHEMA).column("cost").to_numpy()
-    if len(values) != sum(shard.rows for shard in manifest.splits[split][source]):
+        return []
+    table = _read_table(place, index.costs, COSTS_SCHEMA)
+    if table.num_rows != sum(shard.rows for shard in manifest.splits[split][source]):
         raise make_damage_error(index.costs.path, "does not have one cost for each row", folder)
-    return values
+    return [piece.to_numpy() for piece in table.column("cost").chunks]
 
 
 def _find_lane(folder: Location, manifest: Manifest, split: str, source: str) -> tuple[Location, LaneIndex]:

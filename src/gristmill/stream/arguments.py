@@ -49,6 +49,7 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     max_epochs: Any
     drop_last: bool
     collate: Collate | None
+    balance: bool = False
     decode: Any = None
     """For samples: `numpy`, `pil`, `bytes` or a function of the bytes; None: not set."""
     transform: Any = None
@@ -89,6 +90,7 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             "shuffle": _check_shuffle(self.shuffle),
             "cache": None if self.cache is None else os.path.abspath(self.cache),  # noqa: PTH100
             "cache_bytes": check_whole_number("cache_bytes", self.cache_bytes, least=1),
+            "balance": check_bool("balance", self.balance),
             "drop_last": check_bool("drop_last", self.drop_last),
             "max_epochs": _check_limits(self.max_epochs),
             **checked_ends,

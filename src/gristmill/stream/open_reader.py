@@ -88,6 +88,8 @@ def _check_kind(arguments: StreamArguments, *, holds_samples: bool, has_images: 
             msgspec.structs.force_setattr(arguments, "decode", "numpy")
         if arguments.tokens is not None or arguments.weights_in == "tokens":
             raise UsageError("samples have no known number of tokens", help="use rows= and weights in rows")
+        if arguments.balance:
+            raise UsageError("samples have no known attention cost: balance is for rows of tokens", help="leave it out")
         if arguments.collate is not None and not makes_tokens:
             raise UsageError("samples have no tokens: collate is for rows of tokens", help="pass tokenize= or ids=")
     elif has_images and arguments.decode is not None and arguments.images is None:

@@ -54,7 +54,7 @@ class Proof:
     num_tokens: int
     different_row: int | None = None
     different_in: str | None = None
-    """What differs in that row: input_ids, labels, tokens (their number) or state."""
+    """What differs there: input_ids, labels, tokens (their number), rows (of a rank) or state."""
 
     def __bool__(self) -> bool:
         return self.different_row is None
@@ -91,13 +91,19 @@ def prove(
     for batch_size, num_workers, world_size in itertools.product(batches, workers, worlds):
         check_ranks(batch_size, 0, world_size)
         run = ElasticRun(world_size, num_workers, batch_size, row, 0)
-        for batch, next_state in (read_ranks or simulate_ranks)(stream, state, run, steps):
-            for number in np.flatnonzero(batch.row_mask).tolist():
-                different = slow_reader.find_difference(batch, number, row)
+        step_row = row
+        for turn, (batch, next_state) in enumerate((read_ranks or simulate_ranks)(stream, state, run, steps)):
+            step_row = row if turn % world_size == 0 else step_row
+            rank_rows = slow_reader.deal(step_row, batch_size, world_size)[turn % world_size]
+            numbers = np.flatnonzero(batch.row_mask).tolist()
+            for number, rank_row in zip(numbers, rank_rows, strict=False):
+                different = slow_reader.find_difference(batch, number, rank_row)
                 if different is not None:
-                    return Proof(runs, row, num_tokens, row, different)
+                    return Proof(runs, row, num_tokens, rank_row, different)
                 row += 1
                 num_tokens += int(batch.tokens[number])
+            if len(numbers) != len(rank_rows):
+                return Proof(runs, row, num_tokens, row, "rows")
             state = json.loads(json.dumps(next_state))
         runs.append(ElasticRun(world_size, num_workers, batch_size, run.first_row, row - run.first_row))
         if state["row"] != row:
@@ -142,6 +148,22 @@ class SlowReader:
             if labels.tolist() != compute_slow_labels(record, self._stream.collate, len(labels)):
                 return "labels"
         return None
+
+    def deal(self, step_row: int, batch_size: int, world_size: int) -> list[list[int]]:
+        """List the rows of each rank in the step that begins at a row."""
+        end = self._stream.passes.end_of(step_row)
+        global_batch = range(step_row, step_row + batch_size * world_size)
+        real_rows = [row for row in global_batch if end is None or row < end]
+        if not self._stream.arguments.balance:
+            return [[row for row in real_rows if (row - step_row) // batch_size == rank] for rank in range(world_size)]
+        costs = {row: sum(int(length) ** 2 for length in self.record(row)[LENGTHS]) for row in real_rows}
+        hands: list[list[int]] = [[] for _ in range(world_size)]
+        by_cost = sorted(global_batch, key=lambda row: (-costs.get(row, 0), row))
+        for first in range(0, len(by_cost), world_size):
+            by_total = sorted(range(world_size), key=lambda rank: sum(costs.get(row, 0) for row in hands[rank]))
+            for rank, row in zip(by_total, by_cost[first : first + world_size], strict=True):
+                hands[rank].append(row)
+        return [sorted(set(hand) & set(real_rows)) for hand in hands]
 
     def record(self, row: int) -> dict[str, Any]:
         """Return the stored record at a row of the stream."""

@@ -16,6 +16,7 @@ from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageErro
 from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments, check_ranks
+from gristmill.stream.balance import RankRows, RowCosts
 from gristmill.stream.collate import Collate
 from gristmill.stream.mixing import check_max_epochs, find_end_row, find_epoch_rows, find_left_out, make_mixture
 from gristmill.stream.open_reader import has_samples, open_reader
@@ -69,6 +70,7 @@ class Stream:
             definition: without this, the stream is one pass.
         max_epochs: Refuse an end that reads a source more often: a number, or one for each source.
         drop_last: Leave out the rows of an incomplete last batch. False: fill it up with empty rows.
+        balance: Deal the rows of a global batch to ranks by their attention cost, instead of one slice each.
         collate: What a batch of tokens holds.
         decode: For samples, what becomes of images: "numpy" (the default; height, width and 3 channels of 8 bits),
             "pil", "bytes" (as they are stored), or a function of the bytes.
@@ -103,6 +105,7 @@ class Stream:
         rows_per_epoch: int | None = None,
         max_epochs: float | Mapping[str, float] | None = None,
         drop_last: bool = False,
+        balance: bool = False,
         collate: Collate | None = None,
         decode: str | Callable[[bytes], Any] | None = None,
         transform: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -127,6 +130,7 @@ class Stream:
             rows_per_epoch=rows_per_epoch,
             max_epochs=max_epochs,
             drop_last=drop_last,
+            balance=balance,
             collate=collate,
             decode=decode,
             transform=transform,
@@ -164,6 +168,8 @@ class Stream:
         """Makes batches of rows by their numbers."""
         self.holds_samples = arguments.tokenize is None and arguments.ids is None and has_samples(self.datasets[0])
         """Whether batches hold samples, not tokens."""
+        self.rank_rows = RankRows(self.order, RowCosts(self.datasets) if arguments.balance else None)
+        """Which rows of a global batch each rank reads."""
         self.accounting = Accounting(self.lanes, self.order, self.sources, self.left_out)
         """What was read so far, compared with the plan."""
         self.first_row = 0
@@ -237,28 +243,38 @@ class Stream:
 
         `num_readers` is the number of loader workers that take turns at the batches of this rank.
         """
-        start = row + rank * batch_size
-        rows = np.arange(start, start + batch_size)
-        next_row = self.passes.batch_end(row, batch_size * world_size)
+        global_size, end = batch_size * world_size, self.passes.end_of(row)
+
+        def find_rows(later: int) -> NDArray[np.int64]:
+            """Find the rows of this rank in the batch that this reader makes after `later` others."""
+            begin = row + later * global_size * num_readers
+            return self.rank_rows(begin, batch_size, rank, world_size, None if later else end)
+
+        rows, next_row = find_rows(0), self.passes.batch_end(row, global_size)
         if self.reader.is_remote:
-            self.reader.fetch_ahead(rows, batch_size * world_size * num_readers)
+            self.reader.fetch_ahead(find_rows, global_size * num_readers)
         elif self.arguments.shuffle and isinstance(self.reader, RowReader):
-            return self._read_ahead(rows, row, next_row, batch_size * world_size * num_readers, new)
-        return self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
+            return self._read_ahead(rows, find_rows, row, next_row, new)
+        return self.take(rows, first_row=row, next_row=next_row, end=end, new=new)
 
     def _read_ahead(
-        self, rows: NDArray[np.int64], row: int, next_row: int, step: int, new: Callable[..., Any]
+        self,
+        rows: NDArray[np.int64],
+        find_rows: Callable[[int], NDArray[np.int64]],
+        row: int,
+        next_row: int,
+        new: Callable[..., Any],
     ) -> Batch:
         """Make a batch; if its rows come from the disk, request those of this reader's next batches, too."""
         read_ahead = self.reader.read_ahead
         farthest = read_ahead.batches_ahead(len(rows))
         if read_ahead.is_cold:
-            self.reader.prefetch(rows + farthest * step)
+            self.reader.prefetch(find_rows(farthest))
         num_faults = read_ahead.num_faults()
         batch = self.take(rows, first_row=row, next_row=next_row, end=self.passes.end_of(row), new=new)
         if read_ahead.note(num_faults):
             for number in range(1, farthest + 1):
-                self.reader.prefetch(rows + number * step)
+                self.reader.prefetch(find_rows(number))
         return batch
 
     def batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
@@ -332,13 +348,13 @@ class Stream:
         from gristmill.stream.where import find_origins  # noqa: PLC0415  (loads the tokenizers' layer)
 
         batch_size, first_rank, world_size = check_ranks(batch_size, 0 if rank is None else rank, world_size)
-        num_ranks = world_size if rank is None else 1
-        check_whole_number("the number of rows in one call", num_ranks * batch_size, most=MAX_BATCH)
-        step_row = self._find_first_row(step, batch_size * world_size)
-        start, end = step_row + first_rank * batch_size, self.passes.end_of(step_row)
-        stop = start + num_ranks * batch_size
-        rows = range(start, stop) if end is None else range(min(start, end), min(stop, end))
-        return find_origins(self.order, self.reader.table, rows, step_row, batch_size)
+        ranks = range(first_rank, world_size if rank is None else first_rank + 1)
+        check_whole_number("the number of rows in one call", len(ranks) * batch_size, most=MAX_BATCH)
+        row = self._find_first_row(step, batch_size * world_size)
+        end = self.passes.end_of(row)
+        rows = np.concatenate([self.rank_rows(row, batch_size, number, world_size, end) for number in ranks])
+        is_real = slice(None) if end is None else rows < end
+        return find_origins(self.order, self.reader.table, rows[is_real], np.repeat(ranks, batch_size)[is_real])
 
     def state_dict(self, row: int | None = None) -> dict[str, Any]:
         """Return the state after the last batch that was used, or before `row` (`batch.next_row`).

@@ -96,18 +96,18 @@ class StreamReader(ABC):
         """Whether rows are fetched from a store."""
         return self._cache is not None
 
-    def fetch_ahead(self, rows: NDArray[np.int64], step: int) -> None:
-        """Start fetching the blocks of later batches, the next of which is `step` rows after these rows.
+    def fetch_ahead(self, find_rows: Callable[[int], NDArray[np.int64]], step: int) -> None:
+        """Start fetching the blocks of later batches, of which `find_rows(n)` is the n-th, each `step` rows later.
 
         Where blocks are shuffled, as far ahead as rows are shuffled together: the next window has other blocks.
         """
         self.close_files_of_parent()
-        farthest = max(self.read_ahead.batches_ahead(len(rows)), math.ceil(self._order.window_rows / step))
+        farthest = max(self.read_ahead.batches_ahead(len(find_rows(0))), math.ceil(self._order.window_rows / step))
         if not self._has_fetched_ahead:
             self._has_fetched_ahead = True
             for number in range(1, min(farthest, _FIRST_BATCHES)):
-                self.prefetch(rows + number * step)
-        self.prefetch(rows + farthest * step)
+                self.prefetch(find_rows(number))
+        self.prefetch(find_rows(farthest))
 
     def prefetch(self, rows: NDArray[np.int64]) -> None:
         """Start reading rows of a later batch. At the end of an epoch the rows that follow may be others."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.token_rows import LENGTHS
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gristmill.shards.dataset import Dataset, Origin
     from gristmill.stream.row_order import RowOrder
     from gristmill.stream.sources import RowShard
@@ -40,13 +41,15 @@ class RowOrigins:
     """Nothing for a row of a file of others: file and row number are its origin."""
 
 
-def find_origins(order: RowOrder, table: StoredTable, rows: range, first_row: int, batch_size: int) -> list[RowOrigins]:
-    """Find the documents of some rows of the step that begins at `first_row`."""
-    ordered = order(np.array(rows, dtype=np.int64))
+def find_origins(
+    order: RowOrder, table: StoredTable, rows: NDArray[np.int64], ranks: NDArray[np.int64]
+) -> list[RowOrigins]:
+    """Find the documents of rows, each of which a rank reads."""
+    ordered = order(rows)
     numbers = table.shards_of(ordered.indices)
     datasets: dict[str, Dataset] = {}
     origins = []
-    for index, row in enumerate(rows):
+    for index, row in enumerate(rows.tolist()):
         shard = table.shards[int(numbers[index])]
         shard_row = int(ordered.indices[index] - table.ends[numbers[index]]) + shard.rows
         documents: list[Document] = []
@@ -60,7 +63,7 @@ def find_origins(order: RowOrder, table: StoredTable, rows: range, first_row: in
         origins.append(
             RowOrigins(
                 row=row,
-                rank=(row - first_row) // batch_size,
+                rank=int(ranks[index]),
                 source=_find_source(shard, documents),
                 epoch=int(ordered.draws[index] // order.sizes[ordered.lanes[index]]),
                 shard=shard.path,
