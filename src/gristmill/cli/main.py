@@ -24,6 +24,7 @@ COMMANDS = {
     "init": ("gristmill.cli.init", "Write a starter recipe, with sample data to run it on."),
     "plan": ("gristmill.cli.plan", "Check a recipe and show what a run would do."),
     "run": ("gristmill.cli.run", "Run a recipe, or resume an interrupted run."),
+    "bench": ("gristmill.cli.bench", "Measure a recipe with several settings, and recommend one."),
     "dedup": ("gristmill.cli.dedup", "Remove duplicates from documents."),
     "status": ("gristmill.cli.status", "Show what a run is doing, from any machine that sees its output."),
     "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),

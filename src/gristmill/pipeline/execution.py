@@ -110,8 +110,9 @@ class Execution:
             stall_timeout=options.stall_timeout,
             stops=options.stop_on_stall,
             events=options.events,
-            monitors=bool(options.monitor),
+            monitors=bool(options.monitor or options.view),
         )
+        self._watch.view = options.view
         self._runner = StageRunner(
             plan, options, self._receipts, self._finished_receipts, self._work, pool, self._watch
         )

@@ -89,6 +89,7 @@ class _Workers:
 class _Observer:
     desc, num_done, total, num_failed, num_deaths, reduction = "stage 1", 3, 9, 0, 0, ""
     num_bytes, seconds, seconds_since_ready, fraction = 0, 3.0, 0.0, None
+    workers = ()
 
     def __init__(self):
         self.counts = {"records": 1}

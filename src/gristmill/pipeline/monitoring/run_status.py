@@ -83,6 +83,12 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The expected final value of the count `bytes`; 0 if it is not known."""
     seconds: float = 0.0
     """Seconds since the job began."""
+    work_seconds: float = 0.0
+    """Seconds since its first worker was ready."""
+    cpu_seconds: float = 0.0
+    """What the workers of a job that has ended have used, with their start."""
+    peak_bytes: int = 0
+    """The largest memory of each worker of a job that has ended, together."""
     run_seconds: float = 0.0
     seconds_left: float | None = None
     """An estimate for this job."""

@@ -58,6 +58,9 @@ class StatusMaker:
         now = monotonic()
         listed = sorted(workers, key=lambda worker: worker.busy_since if worker.chunks else now)[:MAX_WORKERS]
         shown = [self._describe_worker(worker, now) for worker in listed]
+        if sum(worker.handle.pid is None and worker.handle.node is None for worker in listed) > 1:
+            # Threads share one process: its CPU and memory are shown once.
+            shown[1:] = [structs.replace(worker, cpu_share=None, memory_bytes=0) for worker in shown[1:]]
         counts = dict(observer.counts)
         for worker in workers:
             for name, amount in _read_counts(worker).items():
@@ -106,6 +109,9 @@ class StatusMaker:
             num_cpus=len(resources.find_usable_cpus()),
             memory_limit=resources.read_memory_limit(),
             memory_available=resources.read_memory_available(),
+            work_seconds=round(observer.seconds_since_ready, 3),
+            cpu_seconds=round(sum(worker.cpu_seconds for worker in observer.workers), 2),
+            peak_bytes=sum(worker.peak_bytes for worker in observer.workers),
             records_per_second=round(observer.counts.get("records", 0) / seconds, 1),
             bytes_per_second=round(observer.counts.get("bytes", 0) / seconds, 1),
             job=observer.desc,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from gristmill.engine.events import EventLog
     from gristmill.engine.pinning import Pin
+    from gristmill.pipeline.monitoring.views import StatusView
     from gristmill.pipeline.stages.stage_context import StepWatch
 
 
@@ -38,6 +39,8 @@ class RunOptions:
     """A live view of the run: on the terminal (True is the same), or in a browser."""
     monitor_port: int = 0
     """The port of the view in a browser; 0: any free one."""
+    view: StatusView | None = None
+    """A view that is open already, in place of `monitor`."""
     pin: bool | Pin = "none"
     """Where workers may run: anywhere, on one CPU each, or on the CPUs and in the memory of one NUMA node each."""
     ray_address: str | None = None
