@@ -2,8 +2,8 @@
 
 The files are JSON lines with `id`, `lang` and `text`; ids hold the path of the page, which translations share below
 `translations/LANG/`. Made with the lessons of microsoft/Web-Dev-For-Beginners (MIT licence), 50 languages. Lists of
-stop words are those of the package stopwordsiso 0.7 (MIT licence): the words of a list that are in most pages are taken; a
-language without a list gets its most frequent words. Code and addresses of the pages do not count.
+stop words are those of the package stopwordsiso 0.7 (MIT licence): the words of a list that are in most pages are
+taken; a language without a list gets its most frequent words. Code and addresses of the pages do not count.
 
 What is derived for a language, by the medians over pages that exist in both languages:
 
