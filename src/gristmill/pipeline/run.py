@@ -165,6 +165,7 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
         from gristmill.pipeline.publishing.report_files import complete_report  # noqa: PLC0415  (few runs)
 
         complete_report(plan, manifest, held)
+        _keep_signatures(plan, manifest, options, held, None)
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_empty_warnings(plan, manifest))
     with Activity(shows=options.progress is not False) as activity:
         compile_ahead(plan, activity.show)
@@ -178,6 +179,7 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
     with work_folder.mark_in_process(plan.output) if placement.is_small_job else nullcontext():
         manifest = execution.run()
     work_folder.remove_in_process_marker(plan.output)
+    _keep_signatures(plan, manifest, replace(options, backend=placement.backend), held, pool)
     return RunResult(
         manifest,
         plan.output,
@@ -186,6 +188,17 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
         work_seconds=execution.work_seconds,
         store_use=execution.store_use,
     )
+
+
+def _keep_signatures(
+    plan: Plan, manifest: Manifest, options: RunOptions, held: HeldOutput, pool: WorkerPool | None
+) -> None:
+    """Complete the signatures of the dataset, if a step keeps them."""
+    steps = (step for source in plan.sources for stage in source.stages for step in stage.all_steps)
+    if any(getattr(step, "keep_signatures", False) for step in steps):
+        from gristmill.pipeline.jobs.sign_dataset import keep_signatures  # noqa: PLC0415  (few runs)
+
+        keep_signatures(plan, manifest, options, held, pool)
 
 
 def _confirm_placement(plan: Plan) -> Placement:

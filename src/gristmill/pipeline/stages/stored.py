@@ -5,16 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
+from gristmill.core.errors import DamagedDatasetError
+from gristmill.core.records import KEY, TEXT, TEXT_TYPE
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.planning.units import Span
+from gristmill.steps.read import open_reader
 from gristmill.storage.mapped_files import open_stream_source
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from numpy.typing import NDArray
+
+    from gristmill.core.records import SourceFile
+    from gristmill.steps.read import Read
     from gristmill.storage.locations import Location
 
 
@@ -66,3 +74,53 @@ class StoredInput:
             for batch in pa.ipc.open_stream(file):
                 batch.validate()
                 yield batch
+
+    def read_texts(self, root: Location, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
+        """Read the texts of ascending rows; the file is mapped, so only these rows are read from disk."""
+        start = 0
+        for batch in self.batches(root):
+            batch_rows = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
+            if len(batch_rows):
+                yield _take_texts(batch, batch_rows)
+            start += batch.num_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardInput(StoredInput):
+    """A shard of another dataset, of which only some rows are read: cells that hold none of them stay unread."""
+
+    read: Read
+    file: SourceFile | None
+    """None: the shard is gone."""
+    schema: pa.Schema
+    cell_rows: tuple[int, ...]
+    """The number of rows of each cell."""
+
+    def read_texts(self, root: Location, rows: NDArray[np.int64]) -> Iterator[pa.Array]:  # noqa: ARG002
+        """Read the texts of ascending rows; nulls if the shard is gone.
+
+        Raises:
+            DamagedDatasetError: The shard does not have the rows that it had.
+        """
+        if self.file is None:
+            yield pa.nulls(len(rows), TEXT_TYPE)
+            return
+        starts = np.cumsum([0, *self.cell_rows])
+        reader = open_reader(self.read, self.file, self.schema)
+        for cell in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
+            [cell_batch] = reader.read_cells(cell, cell + 1)
+            if cell_batch.batch.num_rows != self.cell_rows[cell]:
+                raise DamagedDatasetError(
+                    f"{self.path} has {cell_batch.batch.num_rows} documents in its cell {cell}, not "
+                    f"{self.cell_rows[cell]} as when it was signed",
+                    help="gristmill verify tells what is damaged",
+                )
+            cell_rows = rows[(rows >= starts[cell]) & (rows < starts[cell + 1])] - starts[cell]
+            yield _take_texts(cell_batch.batch, cell_rows)
+
+
+def _take_texts(batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.Array:
+    # A sample may have no text: its key tells people which one it is.
+    name = next((name for name in (TEXT, KEY) if name in batch.schema.names), None)
+    texts = pa.nulls(batch.num_rows, TEXT_TYPE) if name is None else batch.column(name)
+    return texts.take(pa.array(rows))

@@ -20,6 +20,7 @@ from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
 from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
 from gristmill.images.codec import describe_codecs
 from gristmill.images.perceptual import SIGNATURE_BYTES
+from gristmill.steps.deduplicate.kept_folders import find_kept_folders, has_lost_shards, hash_kept_signatures
 from gristmill.steps.deduplicate.pieces import COLUMN, LINES, PARAGRAPHS, SUBSTRING
 from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
 from gristmill.steps.records.columns import require_column
@@ -92,7 +93,12 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         "gristmill.steps.deduplicate.clusters",
         "gristmill.steps.deduplicate.large_groups",
     )
-    not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss", "max_cluster", "partition_bytes")
+    not_fingerprinted: ClassVar[tuple[str, ...]] = (
+        "max_source_loss",
+        "max_cluster",
+        "partition_bytes",
+        "keep_signatures",
+    )
 
     kind: Kind = "near"
     max_distance: int = 12
@@ -107,6 +113,8 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     prefer_longest: bool = True
     against: str | dict[str, Any] | None = None
     """Files or a dataset, or the keys of a source: `{read: older.jsonl, text: content}`."""
+    keep_signatures: bool = False
+    """Whether to keep the signatures of the dataset's documents beside it, for later runs `against` it."""
     min_words: int | None = None
     """For lines, paragraphs and substrings: the fewest words that are compared."""
     by: str = TEXT
@@ -140,6 +148,8 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
             raise UsageError(f"prefer names a source twice: {', '.join(self.prefer)}")
         self._check_recall()
         self._check_pieces()
+        if self.keep_signatures and (self._compares_pieces or self.kind == "image"):
+            raise UsageError(f"keep_signatures is for kind: near and exact, not for kind: {self.kind}")
         if self.against is not None:
             self._parse_against()
 
@@ -194,6 +204,11 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         return MinHash(self.ngram, self.bands, self.rows)
 
     def check_position(self, position: StepPosition) -> None:
+        if self.keep_signatures and {"tokenize", "render"} & set(position.following):
+            raise UsageError(
+                f"{position.key} (deduplicate): keep_signatures signs the texts of the dataset, which will have none",
+                help="write the documents with a recipe of their own, and tokenize that dataset",
+            )
         for name in self.prefer:
             if name not in position.sources:
                 nearest = find_nearest(name, position.sources)
@@ -245,13 +260,28 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         if self.against is None:
             return self
         read = self._parse_against()
+        signed_folders = find_kept_folders(read.read, folder)
+        if signed_folders and has_lost_shards(signed_folders):
+            return self._resolve_without_texts(read, signed_folders)
         listed_files = find_files(read.read, base=folder)
         read = with_detected_format(read, listed_files)
         source_files = list_source_files(AGAINST, read, listed_files, needs_train=False)
         files = [msgspec.structs.replace(file, split="") for file in source_files]
         require_column("deduplicate: against", TEXT, plan_schema(read, files, keeps_record=False))
         fields = msgspec.structs.asdict(self)
-        return DeduplicateAgainst(**fields, read=read, files=files, content=[file.identity for file in files])
+        content = [file.identity for file in files]
+        return DeduplicateAgainst(**fields, read=read, files=files, content=content, signed_folders=signed_folders)
+
+    def _resolve_without_texts(self, read: Read, signed_folders: list[str]) -> DeduplicateAgainst:
+        """Make the step that compares with kept signatures alone, because the texts are gone."""
+        if self.verify == "text":
+            raise UsageError(
+                f"against: the texts of {', '.join(signed_folders)} are gone, so that near copies cannot be verified",
+                help="bring the shards back, or write verify: signature: similarities are then estimates",
+            )
+        content = [hash_kept_signatures(folder) for folder in signed_folders]
+        fields = msgspec.structs.asdict(self)
+        return DeduplicateAgainst(**fields, read=read, files=[], content=content, signed_folders=signed_folders)
 
     def _parse_against(self) -> Read:
         keys = {"read": self.against} if isinstance(self.against, str) else self.against
@@ -264,12 +294,19 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
 class DeduplicateAgainst(Deduplicate, tag="deduplicate", frozen=True, kw_only=True):
     """The step with the files of `against` that the plan found."""
 
-    not_fingerprinted: ClassVar[tuple[str, ...]] = (*Deduplicate.not_fingerprinted, "against", "files")
+    not_fingerprinted: ClassVar[tuple[str, ...]] = (
+        *Deduplicate.not_fingerprinted,
+        "against",
+        "files",
+        "signed_folders",
+    )
 
     read: Read
     files: list[SourceFile]
     content: list[Any]
     """The identities of the files: they change when a file changes."""
+    signed_folders: list[str] = msgspec.field(default_factory=list)
+    """The folders of the datasets, if all of them have kept signatures."""
 
     def input_files(self) -> list[SourceFile]:
         return self.files

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import KEY, TEXT, TEXT_TYPE
 from gristmill.pipeline.barriers.deduplicate.record_files import map_records
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Documents:
     def texts(self, documents: NDArray[np.int64]) -> pa.Array:
         """Read the texts of documents, which are given in ascending order."""
         groups = self._group_by_unit(documents)
-        texts = [text for unit, rows, _ in groups for text in _read_texts(self.root, unit.texts, rows)]
+        texts = [text for unit, rows, _ in groups for text in unit.texts.read_texts(self.root, rows)]
         return pa.concat_arrays(texts) if texts else pa.array([], pa.large_string())
 
     def _group_by_unit(
@@ -112,16 +111,3 @@ class Documents:
         for number, first, stop in zip(numbers, firsts, np.append(firsts[1:], len(order)), strict=False):
             indices = order[first:stop]
             yield self.units[number], documents[indices] - self.starts[number], indices
-
-
-def _read_texts(root: Location, stream: StoredInput, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
-    """Read the texts of ascending rows of a stream; the file is mapped, so only these rows are read from disk."""
-    start = 0
-    for batch in stream.batches(root):
-        batch_rows = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
-        if len(batch_rows):
-            # A sample may have no text: its key tells people which one it is.
-            name = next((name for name in (TEXT, KEY) if name in batch.schema.names), None)
-            texts = pa.nulls(batch.num_rows, TEXT_TYPE) if name is None else batch.column(name)
-            yield texts.take(pa.array(batch_rows))
-        start += batch.num_rows

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.books import add_books
 from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units
+from gristmill.pipeline.barriers.deduplicate.kept_units import find_kept_units
 from gristmill.pipeline.barriers.deduplicate.sign import DocumentSigner
 from gristmill.pipeline.planning.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
@@ -30,6 +31,9 @@ def read_against_units(step: Deduplicate, run: BarrierRun) -> list[BarrierUnit]:
     """Read the files of `against`, and give their units; none where the step has no `against`."""
     if not isinstance(step, DeduplicateAgainst):
         return []
+    signed_units = find_kept_units(step, run) if step.signed_folders else None
+    if signed_units is not None:
+        return signed_units
     schema = plan_schema(step.read, step.files, keeps_record=False)
     source = SourcePlan(AGAINST, step.read, tuple(step.files), schema, (Stage((), step),), (schema,), [])
     stage = SourceStage(step.read, schema, (), StoredStreams(schema, DocumentSigner(step)))

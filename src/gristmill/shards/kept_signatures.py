@@ -1,0 +1,65 @@
+"""The signatures of a dataset's documents, kept for later runs of `deduplicate`: what they are made of, by shard.
+
+`signatures/index.json` names for each shard the files with its documents' origins, sketches, digests and keys of bands.
+It belongs to the shards that it names by their checksums; the dataset does not depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gristmill.core.errors import DamagedDatasetError
+from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.storage.stored_paths import Count, StoredPath  # noqa: TC001  (msgspec looks at the types of fields)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIGNATURES = "signatures"
+INDEX = f"{SIGNATURES}/index.json"
+
+
+class KeptShard(msgspec.Struct, frozen=True, kw_only=True):
+    """The signatures of one shard."""
+
+    path: StoredPath
+    """The shard, below the dataset's folder."""
+    xxh3: str
+    rows: Count
+    cell_rows: list[Count]
+    """The rows of each cell, to read the texts of some documents only."""
+    files: list[StoredFile]
+    counts: list[Count]
+
+
+class KeptSignatures(msgspec.Struct, frozen=True, kw_only=True):
+    """The signatures of all shards of a dataset."""
+
+    signer: str
+    """A hash of what the signatures depend on, beside the documents."""
+    text: str
+    """The field that holds the text."""
+    shards: list[KeptShard]
+
+    def files(self) -> list[StoredFile]:
+        """List the files of all shards."""
+        return [file for shard in self.shards for file in shard.files]
+
+
+def load_kept_signatures(folder: Path) -> KeptSignatures | None:
+    """Load the index of a dataset; None if there is none.
+
+    Raises:
+        DamagedDatasetError: It cannot be read.
+    """
+    try:
+        return msgspec.json.decode((folder / INDEX).read_bytes(), type=KeptSignatures)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, OSError) as error:
+        raise DamagedDatasetError(
+            f"{folder / INDEX} cannot be read: {error}",
+            help=f"remove {folder / SIGNATURES}, and run the recipe of the dataset again: it signs its documents again",
+        ) from error

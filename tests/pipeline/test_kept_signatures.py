@@ -1,0 +1,172 @@
+"""`keep_signatures`: a new dump against earlier datasets by their signatures is a run from nothing with them first."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gristmill as gm
+from gristmill import steps
+from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.shards.kept_signatures import load_kept_signatures
+
+WORDS = [f"w{number}" for number in range(400)]
+
+
+def make_texts(seed, count, similar_to=()):
+    """Make texts of 40 words; some are copies or near copies of others."""
+    rng = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        pool = [*similar_to, *texts]
+        words = rng.choice(pool).split() if pool and rng.random() < 0.5 else rng.choices(WORDS, k=40)
+        for _ in range(rng.choice([0, 0, 1, 2, 8])):
+            words[rng.randrange(len(words))] = rng.choice(WORDS)
+        texts.append(" ".join(words))
+    return texts
+
+
+def write_texts(path, texts):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def run(folder, sources, *, name, update=False, **keys):
+    recipe = gm.Recipe(
+        output=str(folder / name),
+        sources={source: steps.Read(read=str(path)) for source, path in sources.items()},
+        steps=[steps.Deduplicate(max_source_loss=1.0, **keys), steps.Write(format="jsonl")],
+    )
+    return gm.run(recipe, backend="serial", progress=False, update=update)
+
+
+def read_texts(folder, source="new"):
+    paths = sorted((folder / "train" / source).glob("*.jsonl"))
+    return [json.loads(line)["text"] for path in paths for line in path.read_text().splitlines()]
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6), st.sampled_from(["near", "exact"]), st.integers(1, 2))
+def test_the_result_is_that_of_a_run_from_nothing(tmp_path_factory, seed, kind, num_earlier):
+    folder = tmp_path_factory.mktemp("dumps")
+    earlier = {}
+    texts = []
+    for number in range(num_earlier):
+        texts += make_texts(seed + number, 40, texts)
+        write_texts(folder / f"raw{number}.jsonl", texts[-40:])
+        earlier[f"old{number}"] = folder / f"raw{number}.jsonl"
+        against = {"against": {"read": [str(folder / f"out{n}") for n in range(number)]}} if number else {}
+        run(folder, {"old": earlier[f"old{number}"]}, name=f"out{number}", kind=kind, keep_signatures=True, **against)
+    write_texts(folder / "new.jsonl", make_texts(seed + 9, 60, texts))
+    outputs = [str(folder / f"out{number}") for number in range(num_earlier)]
+    run(folder, {"new": folder / "new.jsonl"}, name="next", kind=kind, against={"read": outputs})
+    run(folder, {**earlier, "new": folder / "new.jsonl"}, name="whole", kind=kind, prefer=list(earlier))
+    assert read_texts(folder / "next") == read_texts(folder / "whole")
+    assert len(read_texts(folder / "next")) < 60
+
+
+@pytest.fixture
+def dumps(tmp_path):
+    """Two shards of earlier documents, with signatures; the copies in the new dump are of the first one only."""
+    first, second = make_texts(1, 30), make_texts(2, 30)
+    write_texts(tmp_path / "raw/a.jsonl", first)
+    write_texts(tmp_path / "raw/b.jsonl", second)
+    recipe = gm.Recipe(
+        output=str(tmp_path / "old"),
+        sources={
+            "a": steps.Read(read=str(tmp_path / "raw/a.jsonl")),
+            "b": steps.Read(read=str(tmp_path / "raw/b.jsonl")),
+        },
+        steps=[steps.Deduplicate(max_source_loss=1.0, keep_signatures=True), steps.Write(format="jsonl")],
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    write_texts(tmp_path / "new.jsonl", [*make_texts(3, 20), *first[:10], " ".join([*first[11].split()[:-1], "x"])])
+    return tmp_path
+
+
+def damage_in_place(path):
+    """Overwrite a file with other bytes, in the same size and with the same time."""
+    stat = path.stat()
+    path.write_bytes(b"x" * stat.st_size)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_only_the_texts_of_candidates_are_read(dumps):
+    run(dumps, {"new": dumps / "new.jsonl"}, name="reference", against=str(dumps / "old"))
+    damage_in_place(dumps / "old/train/b/shard-00000.jsonl")
+    run(dumps, {"new": dumps / "new.jsonl"}, name="next", against=str(dumps / "old"))
+    assert read_texts(dumps / "next") == read_texts(dumps / "reference")
+    assert len(read_texts(dumps / "next")) < 31
+    damage_in_place(dumps / "old/train/a/shard-00000.jsonl")
+    with pytest.raises(DamagedDatasetError, match="documents in its cell"):
+        run(dumps, {"new": dumps / "new.jsonl"}, name="broken", against=str(dumps / "old"))
+
+
+def test_without_texts_there_are_only_estimates(dumps):
+    run(dumps, {"new": dumps / "new.jsonl"}, name="reference", against=str(dumps / "old"))
+    for shard in (dumps / "old/train").rglob("*.jsonl"):
+        shard.unlink()
+    with pytest.raises(UsageError, match="are gone") as raised:
+        run(dumps, {"new": dumps / "new.jsonl"}, name="next", against=str(dumps / "old"))
+    assert "verify: signature" in raised.value.help
+    run(dumps, {"new": dumps / "new.jsonl"}, name="next", against=str(dumps / "old"), verify="signature")
+    assert read_texts(dumps / "next") == read_texts(dumps / "reference")
+    with pytest.raises(UsageError, match="other settings"):
+        run(dumps, {"new": dumps / "new.jsonl"}, name="n", against=str(dumps / "old"), verify="signature", ngram=3)
+
+
+def test_an_update_signs_only_what_is_new(dumps):
+    before = load_kept_signatures(dumps / "old")
+    times = {file.path: (dumps / "old" / file.path).stat().st_mtime_ns for file in before.files()}
+    write_texts(dumps / "raw/b.jsonl", [*make_texts(2, 30), *make_texts(7, 5)])
+    recipe = gm.Recipe(
+        output=str(dumps / "old"),
+        sources={"a": steps.Read(read=str(dumps / "raw/a.jsonl")), "b": steps.Read(read=str(dumps / "raw/b.jsonl"))},
+        steps=[steps.Deduplicate(max_source_loss=1.0, keep_signatures=True), steps.Write(format="jsonl")],
+    )
+    gm.run(recipe, backend="serial", progress=False, update=True)
+    after = load_kept_signatures(dumps / "old")
+    reused = {file.path for file in after.files()} & times.keys()
+    assert len(reused) == len(before.shards[0].files)
+    assert all((dumps / "old" / path).stat().st_mtime_ns == times[path] for path in reused)
+    names = {f"signatures/{path.name}" for path in (dumps / "old/signatures").iterdir()}
+    assert names == {file.path for file in after.files()} | {"signatures/index.json"}
+
+
+def test_missing_signatures_are_made_by_the_same_run_again(dumps):
+    before = (dumps / "old/signatures/index.json").read_bytes()
+    manifest = (dumps / "old/manifest.json").read_bytes()
+    recipe = gm.Recipe(
+        output=str(dumps / "old"),
+        sources={"a": steps.Read(read=str(dumps / "raw/a.jsonl")), "b": steps.Read(read=str(dumps / "raw/b.jsonl"))},
+        steps=[steps.Deduplicate(max_source_loss=1.0, keep_signatures=True), steps.Write(format="jsonl")],
+    )
+    for lost in ["signatures/index.json", load_kept_signatures(dumps / "old").files()[1].path]:
+        Path(dumps / "old" / lost).unlink()
+        assert gm.run(recipe, backend="serial", progress=False).was_up_to_date
+        assert (dumps / "old/signatures/index.json").read_bytes() == before
+    assert (dumps / "old/manifest.json").read_bytes() == manifest
+
+
+def test_damaged_signatures_are_refused(dumps):
+    damage_in_place(dumps / "old" / load_kept_signatures(dumps / "old").files()[2].path)
+    with pytest.raises(DamagedDatasetError, match="not what was written"):
+        run(dumps, {"new": dumps / "new.jsonl"}, name="next", against=str(dumps / "old"))
+    (dumps / "old/signatures/index.json").write_text("{")
+    with pytest.raises(DamagedDatasetError, match="cannot be read"):
+        run(dumps, {"new": dumps / "new.jsonl"}, name="next", against=str(dumps / "old"))
+
+
+def test_tokens_cannot_be_signed(tmp_path):
+    write_texts(tmp_path / "a.jsonl", ["one"])
+    recipe = gm.Recipe(
+        output=str(tmp_path / "out"),
+        sources={"a": steps.Read(read=str(tmp_path / "a.jsonl"))},
+        steps=[steps.Deduplicate(keep_signatures=True), steps.Tokenize(tokenizer="gpt2")],
+    )
+    with pytest.raises(UsageError, match="keep_signatures"):
+        gm.plan(recipe)
