@@ -223,6 +223,7 @@ TRAINING = {
     "gristmill.stream": ["Accounting", "Batch", "Collate", "Stream"],
     "gristmill.stream.torch": ["TorchDataset", "TorchLoader", "TorchRows"],
     "gristmill.stream.trainers.accelerate": ["AccelerateLoader"],
+    "gristmill.stream.trainers.grain": ["GrainSource"],
     "gristmill.stream.trainers.lightning": ["StreamDataModule"],
     "gristmill.stream.trainers.transformers": ["StreamTrainer", "StreamTrainerMixin"],
 }
