@@ -34,7 +34,7 @@ def test_random_damage(tmp_path, seed):
 
 @pytest.mark.parametrize("kind", ["packed_chats", "ragged", "arrow"])
 def test_every_word_of_a_header(tmp_path, kind):
-    found = run_program("sweep", tmp_path, kind, 3)
+    found = run_program("sweep", tmp_path, kind, 7)
     assert found["refused"] > found["cases"] / 4
 
 

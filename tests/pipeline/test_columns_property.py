@@ -25,7 +25,7 @@ from gristmill.steps.read import schema as read_schema
 
 FORMATS = ["jsonl", "parquet", "arrow", "webdataset"]
 EXAMPLES = settings(
-    max_examples=12,
+    max_examples=7,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -164,7 +164,7 @@ def test_steps_are_those_of_the_loader(packed):
         assert [row.row for row in stream.where(step, 10)] == list(range(batch.first_row, batch.next_row))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     epoch_rows=st.integers(1, 40) | st.none(),
     num_rows=st.integers(1, 150),

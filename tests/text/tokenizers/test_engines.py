@@ -52,7 +52,7 @@ def split(ids, offsets):
 
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("specials_as_text", [True, False], ids=["text", "token"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(texts=st.lists(st.one_of(UNICODE, TRICKY), max_size=6))
 def test_fast_engine_equals_reference_on_any_unicode(engines, name, specials_as_text, texts):
     fast = engines(name, "fastokens", specials_as_text=specials_as_text)
@@ -74,7 +74,7 @@ def test_the_decoder_equals_the_reference(engines, name):
     sizes = range(reference.vocab_size)
     assert decoder.decode(sizes) == reference.decode(sizes)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(st.lists(st.one_of(st.integers(0, reference.vocab_size + 3), st.integers(0, 300)), max_size=20))
     def compare(ids):
         assert decoder.decode(ids) == reference.decode(ids)

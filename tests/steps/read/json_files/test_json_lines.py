@@ -95,7 +95,7 @@ def _refuse(constant):
     raise ValueError(constant)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=FILES, cell_bytes=st.integers(4, 60), borders=BORDERS)
 def test_any_ranges_give_what_a_plain_loop_gives(new_file, ranges, data, cell_bytes, borders):
     read = Read(read="x", max_record_bytes=10_000)
@@ -112,7 +112,7 @@ def test_any_ranges_give_what_a_plain_loop_gives(new_file, ranges, data, cell_by
     assert sum(reader.cell_sizes()) == len(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=FILES, cell_bytes=st.integers(4, 60), borders=BORDERS, limit=st.integers(1, 30))
 def test_size_limit_does_not_depend_on_ranges(new_file, ranges, data, cell_bytes, borders, limit):
     reader = open_reader(
@@ -128,7 +128,7 @@ def test_size_limit_does_not_depend_on_ranges(new_file, ranges, data, cell_bytes
     assert len(whole.records) + whole.num_blank + len(whole.bad) == num_lines
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     data=FILES,
     cuts=st.lists(st.integers(0, 200), max_size=3),
@@ -179,7 +179,7 @@ def is_damaged(packed, codec):
     return False
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     lines=st.lists(LINE, min_size=1, max_size=8),
     codec=st.sampled_from(sorted(CODECS)),
@@ -355,7 +355,7 @@ AWKWARD = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.sampled_from(AWKWARD), max_size=8), st.sampled_from([b"\n", b""]))
 def test_lines_decoded_together_are_as_each_alone(lines, end):
 
