@@ -80,7 +80,10 @@ class SimulatedBackend:
         self._num_workers = 0
         self._result = result
 
-    def start(self, place, *, avoid_node=None) -> SimulatedWorker:
+    def find_other_node(self, node) -> None:
+        return None
+
+    def start(self, place, *, node=None) -> SimulatedWorker:
         self._num_workers += 1
         return SimulatedWorker(self._num_workers, self._events, self._result)
 

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from gristmill_testing.simulation import Clock, Events, SimulatedBackend, SimulatedMemory, make_pool, simulate
@@ -51,12 +52,14 @@ def kind(value):
     policy=policies,
     seed=st.integers(0, 2**32),
     outside_kills=st.integers(0, 3),
+    num_nodes=st.integers(0, 3),
 )
 @settings(max_examples=400, deadline=None)
-def test_every_item_leaves_once_and_no_innocent_is_blamed(names, policy, seed, outside_kills):
+def test_every_item_leaves_once_and_no_innocent_is_blamed(names, policy, seed, outside_kills, num_nodes):
     """Whatever happens in whatever order, with up to three workers killed from outside at bad moments."""
     plans = {index: PLANS[name] for index, name in enumerate(names)}
-    outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, policy, outside_kills=outside_kills)
+    more = {"outside_kills": outside_kills, "nodes": [f"node {number}" for number in range(num_nodes)]}
+    outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, policy, **more)
     assert Counter(index for index, _ in outcomes) == Counter(range(len(names)))
     values = dict(outcomes)
     for index, name in enumerate(names):
@@ -168,6 +171,20 @@ def test_suspect_runs_with_no_other_worker_around():
     _, backend, events = simulate(random.Random(1), plans, JOB, Policy(workers=4, chunk_size=1))
     assert backend.runs[3] == 6
     assert backend.concurrency[3][3:] == [1, 1, 1]
+    assert len(events.named("isolated_run")) == 3
+
+
+def test_suspect_runs_alone_on_its_node_while_others_work():
+    """Each time on another node than the last. On one machine everybody waits, and fewer items end before it."""
+    plans = {index: ["die"] if index == 3 else ["ok"] for index in range(300)}
+    nodes = ["a", "b", "c"]
+    outcomes, backend, events = simulate(random.Random(1), plans, JOB, Policy(workers=6, chunk_size=1), nodes=nodes)
+    assert backend.concurrency[3][3:] == [1, 1, 1]
+    deaths = [event["node"] for event in events.named("worker_died") if event["item"] == 3]
+    assert all(node != after for node, after in pairwise(deaths[3:]))
+    alone, _, _ = simulate(random.Random(1), plans, JOB, Policy(workers=6, chunk_size=1))
+    positions = [[index for index, _ in ended].index(3) for ended in (outcomes, alone)]
+    assert positions[0] > positions[1]
     assert len(events.named("isolated_run")) == 3
 
 

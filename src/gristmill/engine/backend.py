@@ -182,8 +182,11 @@ class Backend(Protocol):
     is_local: bool
     """Whether workers share the memory of this machine, so that it limits their number."""
 
-    def start(self, place: Place | None, *, avoid_node: str | None = None) -> WorkerHandle:
-        """Start a worker without a job, bound to a place if there is one; if possible on another node than one."""
+    def start(self, place: Place | None, *, node: str | None = None) -> WorkerHandle:
+        """Start a worker without a job, bound to a place if there is one; preferably on a node, if one is named."""
+
+    def find_other_node(self, node: str) -> str | None:
+        """Find a node other than this one; None if there is none."""
 
     def wait(self, timeout: float | None) -> list[Event]:
         """Return the events since the last call; wait up to `timeout` seconds if there are none."""

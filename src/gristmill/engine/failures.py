@@ -2,8 +2,9 @@
 
 An exception or a timeout uses up a retry. The death of a worker does not, because it says little about the item: the
 machine may have run out of memory because of another process, or somebody killed the worker. An item becomes a suspect
-only after three deaths. It then runs in isolation, with no other worker alive, and only three more deaths there prove
-that the item is the cause. So no item is blamed for what others did, and no item can stop the whole job.
+only after three deaths. It then runs in isolation, with no other worker alive on its machine, and only three more
+deaths there prove that the item is the cause. So no item is blamed for what others did, and no item can stop the whole
+job. On a cluster one node is emptied for it, and the workers on all others go on.
 
 A caller that can take an item apart passes `on_poison`. Its probe replaces the isolated runs: every trial ends with its
 first death or timeout, and the probe decides how many trials it needs.
@@ -55,7 +56,7 @@ class _ItemHistory:
 
 @dataclass(slots=True)
 class IsolatedRun:
-    """A run of a suspect item, or of a part of it, with no other worker alive."""
+    """A run of a suspect item, or of a part of it, with no other worker alive on its node."""
 
     index: int
     item: Any
@@ -67,6 +68,8 @@ class IsolatedRun:
     """The failure that the probe investigates."""
     last_node: str | None = None
     """The node of the last death: the next run takes place on another one."""
+    node: str | None = None
+    """The node that is emptied for the run; None: all workers make room for it."""
 
 
 class FailureHandler:
@@ -130,21 +133,30 @@ class FailureHandler:
             self._run = None
 
     def advance_isolated_run(self) -> IsolatedRun | None:
-        """Return the isolated run that everything else must wait for, if there is one.
+        """Return the isolated run that everything else must wait for, if there is one; else all but its node works on.
 
-        Called on every turn of the scheduler. Each call brings the run one step closer to its start: the pool is
-        drained first, then emptied, and only then is the single worker started. Stopping the idle workers and starting
-        the new one in the same turn would let them overlap, and the run would prove nothing about the item.
+        Called on every turn of the scheduler. Each call brings the run one step closer to its start: the pool, or one
+        node of several, is drained first, then emptied, and only then is the single worker started. Stopping the idle
+        workers and starting the new one in the same turn would let them overlap, and the run would prove nothing about
+        the item.
         """
         if self._run is None and self._suspects:
             self._run = self._suspects.popleft()
         run = self._run
-        if run is not None and run.worker is None and not self._workers.is_busy:
-            self._workers.stop_all()
-            if self._workers.is_alone:
-                run.worker = self._workers.start(isolated=True, avoid_node=run.last_node)
-                self._observer.report_event("isolated_run", item=run.index, worker=run.worker.handle.name)
+        if run is not None and run.worker is None:
+            if run.node is None and self._workers.is_busy:
+                run.node = self._workers.choose_node_to_empty(run.last_node)
+            if run.node is None and not self._workers.is_busy:
+                self._workers.stop_all()
+                if self._workers.is_alone:
+                    self._start_isolated(run, self._workers.find_other_node(run.last_node))
+            elif run.node is not None and self._workers.empty_node(run.node):
+                self._start_isolated(run, run.node)
         return run
+
+    def _start_isolated(self, run: IsolatedRun, node: str | None) -> None:
+        run.worker = self._workers.start(isolated=True, node=node)
+        self._observer.report_event("isolated_run", item=run.index, worker=run.worker.handle.name)
 
     def finish(self, index: int, value: Any) -> None:
         """Close the case of an item that has a result or a final failure."""
@@ -188,8 +200,9 @@ class FailureHandler:
         history = self._count_attempt(index)
         run = self._run
         if run is not None and worker.is_isolated:
-            # No other worker was alive, so this death counts against the item, whatever the machine did before.
+            # No other worker was alive there, so this death counts against the item, whatever the machine did before.
             run.worker = None
+            run.node = None
             run.last_node = worker.handle.node
             run.deaths += 1
             if run.deaths == MAX_DEATHS or run.probe is not None:
@@ -209,6 +222,7 @@ class FailureHandler:
         """Let the isolated run start another worker: this one died before it received the item."""
         if self._run is not None and self._run.worker is worker:
             self._run.worker = None
+            self._run.node = None
 
     def _count_attempt(self, index: int) -> _ItemHistory:
         history = self._histories.setdefault(index, _ItemHistory())

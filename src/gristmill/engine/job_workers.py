@@ -46,7 +46,7 @@ class PooledWorker:
     leave_by: float = inf
     bytes_last_heard: int = -1
     is_isolated: bool = False
-    """Whether it was started to run one suspect item with no other worker alive."""
+    """Whether it was started to run one suspect item with no other worker alive on its node."""
     is_retiring: bool = False
     """Whether it stops when its chunks are done: it has grown too large, or the pool has shrunk."""
     busy_since: float = 0.0
@@ -146,9 +146,9 @@ class JobWorkers:
         num_staying = len(self._workers) - len(self._leaving)
         return [self.start() for _ in range(min(self.target, num_workers) - num_staying)]
 
-    def start(self, *, isolated: bool = False, avoid_node: str | None = None) -> PooledWorker:
-        """Borrow one more worker; an isolated one is a new process, if possible on another node than one."""
-        handle, is_started = self._pool.take_worker(self._spec, is_new=isolated, avoid_node=avoid_node)
+    def start(self, *, isolated: bool = False, node: str | None = None) -> PooledWorker:
+        """Borrow one more worker; an isolated one is a new process, if possible on this node."""
+        handle, is_started = self._pool.take_worker(self._spec, is_new=isolated, node=node)
         worker = PooledWorker(handle, is_started, last_heard=monotonic(), is_isolated=isolated)
         self._workers[handle] = worker
         return worker
@@ -157,7 +157,7 @@ class JobWorkers:
         """Take a worker that can be sent a chunk; None if there is none. `put_idle` if it is not sent one."""
         while self._idle:
             worker, _ = self._idle.popitem()
-            if worker.can_take_more:
+            if worker.can_take_more and not worker.is_isolated:  # that one has an item of its own
                 return worker
         return None
 
@@ -200,6 +200,30 @@ class JobWorkers:
         for worker in self:
             self.stop_worker(worker)
         self._pool.keep_spares(0)
+
+    def choose_node_to_empty(self, last_node: str | None) -> str | None:
+        """Choose the node with the fewest busy workers, if possible not the last one; None if there are not two."""
+        num_busy: dict[str, int] = {}
+        for worker in self:
+            if worker.handle.node is not None:
+                num_busy[worker.handle.node] = num_busy.get(worker.handle.node, 0) + bool(worker.chunks)
+        if len(num_busy) < 2:
+            return None
+        return min(num_busy, key=lambda node: (node == last_node, num_busy[node]))
+
+    def empty_node(self, node: str) -> bool:
+        """Retire the workers on a node, and stop those that may yet be placed there; returns whether none is left."""
+        self._pool.keep_spares(0)
+        on_node = [worker for worker in self if worker.handle.node in (node, None)]
+        for worker in on_node:
+            worker.is_retiring = True
+            if not worker.chunks:
+                self.stop_worker(worker)
+        return not on_node and not self._pool.num_unused
+
+    def find_other_node(self, node: str | None) -> str | None:
+        """Find a node other than this one; None if there is none, or it does not matter."""
+        return None if node is None else self._pool.find_other_node(node)
 
     def stop_surplus(self) -> None:
         """After `target` fell: retire the newest workers. They finish what they were sent."""

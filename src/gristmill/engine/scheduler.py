@@ -3,7 +3,7 @@
 One thread, no locks. The loop never waits for a particular worker: it waits for any event or for the next timer. Every
 item leaves exactly once, with its result or with its failure.
 
-    dispatch:  item queue ─▶ chunk ─▶ idle worker          (or the isolated run, for which all else waits)
+    dispatch:  item queue ─▶ chunk ─▶ idle worker          (or the isolated run, for which its machine waits)
     wait:      backend ─▶ events ─▶ results out, failures to the failure handler, dead workers out of the job
     timers:    timeouts, workers that do not exit, memory, progress
 """
@@ -154,9 +154,11 @@ class Scheduler:
         run = self._failures.advance_isolated_run()
         if run is not None:
             self._feed_isolated(run)
-            return
-        self._failures.release_due_retries()
-        self._start_workers()
+            if run.node is None:
+                return
+        else:  # a new worker might be placed on the node that is kept free
+            self._failures.release_due_retries()
+            self._start_workers()
         # A busy worker gets no second chunk in advance: it might wait there behind a slow item while others are idle.
         while (worker := self._workers.take_idle()) is not None:
             if not self._feed(worker):
@@ -190,7 +192,11 @@ class Scheduler:
 
     def _feed_isolated(self, run: IsolatedRun) -> None:
         worker = run.worker
-        if worker is not None and worker.can_take_more and not worker.num_items:
+        if worker is None or not worker.can_take_more or worker.num_items:
+            return
+        if run.node is not None and worker.handle.node != run.node:  # the node was lost: others may run on this one
+            self._workers.stop_worker(worker)
+        else:
             self._send(worker, self._queue.make_chunk([(run.index, run.item)]))
 
     def _send(self, worker: PooledWorker, chunk: Chunk) -> bool:

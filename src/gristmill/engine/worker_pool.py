@@ -85,7 +85,7 @@ class WorkerPool:
         return self
 
     def take_worker(
-        self, spec: WorkerSpec, *, is_new: bool = False, avoid_node: str | None = None
+        self, spec: WorkerSpec, *, is_new: bool = False, node: str | None = None
     ) -> tuple[WorkerHandle, bool]:
         """Take a spare worker, or start one if there is none or it must be new. Returns it and whether it is new."""
         if is_new:
@@ -98,11 +98,15 @@ class WorkerPool:
             handle = next(reversed(self._spares), None)
         is_started = handle is None
         if handle is None:
-            handle = self._start(avoid_node)
+            handle = self._start(node)
         else:
             del self._spares[handle]
         handle.assign(spec)
         return handle, is_started
+
+    def find_other_node(self, node: str) -> str | None:
+        """Find a node other than this one; None if there is none."""
+        return self._open().find_other_node(node)
 
     def give_back(self, handle: WorkerHandle, spec: WorkerSpec) -> None:
         """Take an idle worker back from a job that has ended."""
@@ -157,11 +161,11 @@ class WorkerPool:
             self._opened = self._open_backend()
         return self._opened
 
-    def _start(self, avoid_node: str | None = None) -> WorkerHandle:
+    def _start(self, node: str | None = None) -> WorkerHandle:
         # The lowest free number, not a running one: a replaced worker gets the place of the one that died.
         slot = self._free_slots[0] if self._free_slots else len(self._slots)
         place = self._places[slot % len(self._places)] if self._places else None
-        handle = self._open().start(place, avoid_node=avoid_node)
+        handle = self._open().start(place, node=node)
         if self._free_slots:
             heapq.heappop(self._free_slots)
         self._slots[handle] = slot

@@ -39,11 +39,11 @@ class Clock:
 
 
 class SimulatedWorker:
-    def __init__(self, backend, number):
+    def __init__(self, backend, number, node=None):
         self._backend = backend
         self.name = f"simulated {number}"
         self.pid = number
-        self.node = f"node {number % 3}"
+        self.node = node if node is not None or not backend.nodes else backend.nodes[number % len(backend.nodes)]
         self.chunks = deque()
         self.position = 0
         self.note = None
@@ -83,13 +83,14 @@ class SimulatedBackend:
     can_kill = True
     is_local = True
 
-    def __init__(self, rng, clock, plans, *, outside_kills=0, setup_plans=(), returns_unstarted=True):
+    def __init__(self, rng, clock, plans, *, outside_kills=0, setup_plans=(), returns_unstarted=True, nodes=()):
         self._rng = rng
         self._clock = clock
         self._plans = plans
         self._outside_kills = outside_kills
         self._setup_plans = list(setup_plans)
         self._returns_unstarted = returns_unstarted
+        self.nodes = nodes
         self.workers = []
         self.runs = {}
         self.num_starts = 0
@@ -106,11 +107,14 @@ class SimulatedBackend:
         entries = self._plans.get(index, ["ok"])
         return entries[min(self.runs.get(index, 0), len(entries) - 1)]
 
-    def start(self, place, *, avoid_node=None):
+    def find_other_node(self, node):
+        return next((other for other in self.nodes if other != node), None)
+
+    def start(self, place, *, node=None):
         self.num_starts += 1
         if self.num_starts > 2000:
             raise Hang("workers are started without end")
-        worker = SimulatedWorker(self, self.num_starts)
+        worker = SimulatedWorker(self, self.num_starts, node)
         self.workers.append(worker)
         staying = [worker for worker in self.workers if not (worker.is_told_to_stop or worker.killed_by)]
         self.most_workers = max(self.most_workers, len(staying))
@@ -235,7 +239,8 @@ class SimulatedBackend:
 
     def _count_run(self, index):
         self.runs[index] = self.runs.get(index, 0) + 1
-        self.concurrency.setdefault(index, []).append(len(self.workers))
+        node = next(worker.node for worker in self.workers if worker.chunks and index in worker.chunks[0].indexes)
+        self.concurrency.setdefault(index, []).append(sum(worker.node == node for worker in self.workers))
 
 
 class SimulatedMemory:

@@ -34,7 +34,7 @@ class ProcessBackend:
         self._watched_for_room: set[WorkerProcess] = set()
         """Workers whose sockets the selector also watches for room to write."""
 
-    def start(self, place: Place | None, *, avoid_node: str | None = None) -> WorkerProcess:  # noqa: ARG002
+    def start(self, place: Place | None, *, node: str | None = None) -> WorkerProcess:  # noqa: ARG002
         """Start a process, which waits for a job."""
         worker = WorkerProcess(place, self._unsent)
         self._workers[worker] = None
@@ -42,6 +42,9 @@ class ProcessBackend:
         if worker.descriptor is not None:
             self._selector.register(worker.descriptor, selectors.EVENT_READ, worker)
         return worker
+
+    def find_other_node(self, node: str) -> str | None:  # noqa: ARG002  (one machine has no nodes)
+        return None
 
     def wait(self, timeout: float | None) -> list[Event]:
         """Wait for messages and deaths. Sockets with unsent data are watched for room to write, too."""

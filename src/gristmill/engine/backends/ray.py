@@ -81,9 +81,8 @@ class RayBackend:
         self._unplaced_since = monotonic()
         self._memory_kills: dict[str, int] = {}
 
-    def start(self, place: Place | None, *, avoid_node: str | None = None) -> RayWorker:  # noqa: ARG002  (not pinned)
-        """Start an actor, spread over the nodes. One that must avoid a node gets another one, if there is any."""
-        node = next((node for node in cluster.list_nodes() if node != avoid_node), None) if avoid_node else None
+    def start(self, place: Place | None, *, node: str | None = None) -> RayWorker:  # noqa: ARG002  (not pinned)
+        """Start an actor, spread over the nodes, or on one of them as long as it is there."""
         reference = cluster.start_actor(
             num_cpus=1,
             num_bytes=self._worker_bytes,
@@ -97,6 +96,9 @@ class RayBackend:
         worker = RayWorker(self, next(self._numbers), actor, self._find_agent)
         self._workers[worker] = None
         return worker
+
+    def find_other_node(self, node: str) -> str | None:
+        return next((other for other in cluster.list_nodes() if other != node), None)
 
     def wait(self, timeout: float | None) -> list[Event]:
         """Wait for answers. Looks after timers, agents and workers that are not placed in between."""

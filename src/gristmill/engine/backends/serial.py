@@ -85,10 +85,13 @@ class SerialBackend:
         self._events: list[Event] = []
         self._workers: list[SerialWorker] = []
 
-    def start(self, place: Place | None, *, avoid_node: str | None = None) -> SerialWorker:  # noqa: ARG002
+    def start(self, place: Place | None, *, node: str | None = None) -> SerialWorker:  # noqa: ARG002
         worker = SerialWorker(self._events)
         self._workers.append(worker)
         return worker
+
+    def find_other_node(self, node: str) -> str | None:  # noqa: ARG002  (one machine has no nodes)
+        return None
 
     def wait(self, timeout: float | None) -> list[Event]:
         if not self._events:

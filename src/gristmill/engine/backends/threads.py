@@ -115,10 +115,13 @@ class ThreadBackend:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._workers: list[ThreadWorker] = []
 
-    def start(self, place: Place | None, *, avoid_node: str | None = None) -> ThreadWorker:  # noqa: ARG002
+    def start(self, place: Place | None, *, node: str | None = None) -> ThreadWorker:  # noqa: ARG002
         worker = ThreadWorker(f"thread {len(self._workers)}", self._events)
         self._workers.append(worker)
         return worker
+
+    def find_other_node(self, node: str) -> str | None:  # noqa: ARG002  (one machine has no nodes)
+        return None
 
     def wait(self, timeout: float | None) -> list[Event]:
         events = []

@@ -123,7 +123,7 @@ class _SliceRun:
     def _takes_strings(self) -> bool:
         """Tell whether the texts are needed as Python strings only. Pieces and dropped records are cut from batches."""
         task, stage = self._task, self._stage
-        is_plain = task.trial is None and not task.excluded and not task.in_pieces and task.part is None
+        is_plain = task.trial is None and not task.excluded and not task.num_acquittals and task.part is None
         return is_plain and stage.watch is None and stage.keep_dropped is None and self._needs_strings_only()
 
     def _needs_strings_only(self) -> bool:
@@ -179,7 +179,7 @@ class _SliceRun:
             batch = self._apply_steps(batch, texts)
             self._entry_account.text_bytes += texts.num_bytes  # after the step, which has looked at the sizes already
             return batch
-        if not self._task.in_pieces or batch.num_rows <= PIECE_ROWS:
+        if not self._task.num_acquittals or batch.num_rows <= PIECE_ROWS:
             return self._apply_steps(batch)
         pieces = []
         for start in range(0, batch.num_rows, PIECE_ROWS):

@@ -49,8 +49,8 @@ class SliceTask:
     """Records that end their workers: the number of the cell in this task, the row in it, and the reason."""
     trial: TrialRows | None = None
     """If this is a trial, it writes nothing."""
-    in_pieces: bool = False
-    """Whether few rows at a time go through the steps, because a whole cell was too much for a worker."""
+    num_acquittals: int = 0
+    """How often workers died of it though no record of it kills: then few rows at a time go through the steps."""
 
     @property
     def part(self) -> CellPart | None:
