@@ -1,7 +1,7 @@
-"""A run with a global step that is killed before any one of its receipts, in every stage, and is then run again.
+"""A run with a global step that is killed before the first and the last receipt of every stage, and is then run again.
 
 The run is serial, so that one process is all there is to kill. Each child is a fork of a process in which the kernels
-are compiled already. `deduplicate` for documents has a test of its own, `test_deduplicate_kill.py`.
+are compiled already.
 """
 
 import json
@@ -27,14 +27,27 @@ units.UNIT_BYTES, units.MIN_GROUP_BYTES = 12_000, 8_000
 os.fsync = lambda fd: None  # a power cut is not what is tried here
 rng = random.Random(5)
 (root / "in").mkdir()
-questions = [" ".join(rng.choices([f"w{n}" for n in range(500)], k=20)) for _ in range(20)]
+
+def make_text(num_words):
+    return " ".join(rng.choices([f"w{n}" for n in range(500)], k=num_words))
+
+def edited(text):
+    return " ".join(word if rng.random() > 0.02 else f"x{rng.random()}" for word in text.split(" "))
+
+questions = [make_text(20) for _ in range(20)]
 (root / "ask.jsonl").write_text("".join(json.dumps({"question": text}) + "\\n" for text in questions))
-texts = [" ".join(rng.choices([f"w{n}" for n in range(500)], k=60)) for _ in range(90)]
-for number in range(0, 90, 3):
+texts = [make_text(60) for _ in range(60)]
+texts += [edited(rng.choice(texts)) for _ in range(40)] + texts[:10]
+for number in range(0, 60, 4):
     texts[number] += f"\\n{rng.choice(questions)}\\n\\n{texts[number][:100]} end."
+# One is like another, and that like a third, which is not like the first.
+words = [f"c{n}" for n in range(300)]
+texts += [" ".join(words[first : first + 200]) for first in range(0, 60, 8)]
+rng.shuffle(texts)
 for number in range(4):
     lines = [json.dumps({"text": text}) for text in texts[number::4]]
     (root / f"in/{number}.jsonl").write_text("\\n".join(lines))
+(root / "known.jsonl").write_text(json.dumps({"text": texts[0]}) + "\\n")
 
 left = {"receipts": -1}
 written = []
@@ -77,7 +90,8 @@ def in_child(function):
 run()
 expected, stages = tree(), list(written)
 problems = []
-for point in range(len(stages)):
+borders = [n for n in range(len(stages)) if stages[n] not in stages[:n] or stages[n] not in stages[n + 1 :]]
+for point in borders:
     shutil.rmtree(out)
     code = in_child(lambda: run(point))
     if code != -signal.SIGKILL:
@@ -91,6 +105,29 @@ for point in range(len(stages)):
 print(json.dumps({"stages": stages, "problems": problems}))
 """
 
+DOCUMENT_STAGES = {
+    "CopyPairs",
+    "HiddenDocuments",
+    "CandidatePairs",
+    "ComparedPairs",
+    "LinkedDocuments",
+    "DealtMembers",
+    "ChosenRemovals",
+    "ScatteredRemovals",
+    "RangeRemovals",
+}
+
+
+def kill_everywhere(folder, step):
+    """Return the kinds of all receipts, in the order in which a run writes them."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), step], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert not report["problems"], "\n".join([*report["problems"], done.stderr])
+    return report["stages"]
+
 
 @pytest.mark.parametrize(
     ("step", "kinds"),
@@ -100,10 +137,14 @@ print(json.dumps({"stages": stages, "problems": problems}))
     ],
 )
 def test_killed_in_every_stage(tmp_path, step, kinds):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), step], capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert not report["problems"], "\n".join([*report["problems"], done.stderr])
-    assert set(report["stages"]) == {"SliceResult", *kinds}
+    assert set(kill_everywhere(tmp_path, step)) == {"SliceResult", *kinds}
+
+
+def test_killed_while_clusters_are_found(tmp_path):
+    step = "Deduplicate(partition_bytes=4_000, against=str(root / 'known.jsonl'))"
+    stages = kill_everywhere(tmp_path, step)
+    assert set(stages) == {"SliceResult", *DOCUMENT_STAGES}
+    num_ranges = stages.count("RangeRemovals")
+    assert num_ranges > 3
+    assert stages.count("LinkedDocuments") > num_ranges, "one round was enough"
+    assert stages.count("CandidatePairs") > 1

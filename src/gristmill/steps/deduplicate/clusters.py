@@ -42,6 +42,22 @@ class Removals:
         return Removals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
+def contract_edges(edges: Pairs) -> tuple[Pairs, bool]:
+    """Replace edges by stars: each document with the smallest one of its component. Also tell whether any is new.
+
+    >>> stars, is_changed = contract_edges(Pairs.of(np.array([3, 1, 7]), np.array([4, 3, 8])))
+    >>> stars.first.tolist(), stars.second.tolist(), is_changed
+    ([1, 1, 7], [3, 4, 8], True)
+    """
+    documents, ends = np.unique(np.concatenate([edges.first, edges.second]), return_inverse=True)
+    roots = np.arange(len(documents))
+    join_components(ends[: len(edges)], ends[len(edges) :], roots)
+    others = np.flatnonzero(roots != np.arange(len(roots)))
+    stars = Pairs.of(documents[roots[others]], documents[others])
+    is_same = np.array_equal(stars.first, edges.first) and np.array_equal(stars.second, edges.second)
+    return stars, not is_same
+
+
 class SimilarityGraph:
     """Similar pairs, as a graph of documents that are numbered from the best on."""
 
@@ -90,7 +106,8 @@ def verify_removals(
 
     Pairs that fail are discarded, and survivors are chosen again. The result is the same as if the texts of all pairs
     were compared: it depends only on verified pairs, and the others could at most have removed more. After
-    `_MAX_ROUNDS` all remaining pairs are compared in one go, so that no data needs many rounds.
+    `_MAX_ROUNDS` all remaining pairs of a component are compared in one go, so that no data needs many rounds. What is
+    compared in a component does not depend on the others, so that they may be divided among tasks.
     """
     num_rounds = 0
     while True:
@@ -101,7 +118,8 @@ def verify_removals(
         if not len(unverified):
             return graph.removals(alike.similarities, num_reference)
         if num_rounds > _MAX_ROUNDS:
-            unverified = np.flatnonzero(~alike.is_exact)
+            roots = graph.roots()[graph.worse]
+            unverified = np.flatnonzero(~alike.is_exact & np.isin(roots, roots[unverified]))
         # In the order of `Pairs`, so that texts are read in the order in which they are stored.
         unverified = unverified[np.lexsort((alike.pairs.first[unverified], alike.pairs.second[unverified]))]
         similarities, is_exact = alike.similarities.copy(), alike.is_exact.copy()

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.images.perceptual import HASH_BITS, measure_similarities
 from gristmill.steps.deduplicate.candidates import Pairs
+from gristmill.text.shingles import estimate_similarities
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,8 +38,15 @@ class ClassifiedPairs:
     """Pairs whose texts are compared immediately."""
 
 
+def compare_sketches(step: Deduplicate, first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Compare pairs of sketches: of images exactly, of texts by an estimate."""
+    return measure_similarities(first, second) if step.kind == "image" else estimate_similarities(first, second)
+
+
 def classify_pairs(step: Deduplicate, estimates: NDArray[np.float64]) -> ClassifiedPairs:
     """Classify pairs by their estimated similarities."""
+    if step.kind == "image":  # the whole hashes are compared, so there is nothing left to verify
+        return ClassifiedPairs(estimates >= 1 - step.max_distance / HASH_BITS, np.zeros(len(estimates), dtype=bool))
     if step.verify == "signature":
         return ClassifiedPairs(estimates >= step.threshold, np.zeros(len(estimates), dtype=bool))
     margin = max(3 * math.sqrt(step.threshold * (1 - step.threshold) / (step.bands * step.rows)), 0.05)

@@ -1,4 +1,22 @@
-"""The barrier of `deduplicate`: all documents of its sources in, the units of each source's next stage out."""
+"""The barrier of `deduplicate`: all documents of its sources in, the units of each source's next stage out.
+
+Every kind of task reads what earlier ones have scattered, and scatters for the next; the parent only names files:
+
+| tasks | by | find | scatter by |
+|---|---|---|---|
+| sign | stream | digests, sketches, keys of bands | hash |
+| copies | hash of digests | equal texts | range |
+| hide | range | a bit for each exact copy | |
+| candidates | hash of keys | pairs with a band in common | range of the second document |
+| compare | range | pairs that their sketches do not reject | range of both |
+| link | ranges | components (rounds) | range of both |
+| deal | range | members of clusters, their texts as sets | cluster |
+| choose | cluster | near copies | range of both |
+| follow | range | last survivors of exact copies | range of both |
+| gather | range | sorted lists of removals | |
+
+A range is some consecutive units: about 2^17 documents (a 256th of `partition_bytes`), or the 256th part of all.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +29,29 @@ import numpy as np
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome
 from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units
-from gristmill.pipeline.barriers.deduplicate.compare import ComparedPairs, CompareTask, run_compare, run_compare_pairs
-from gristmill.pipeline.barriers.deduplicate.contexts import (
-    CandidateContext,
-    CompareContext,
-    PartitionContext,
-    SignContext,
-)
+from gristmill.pipeline.barriers.deduplicate.choose import ChosenRemovals, run_choose
+from gristmill.pipeline.barriers.deduplicate.compare import ComparedPairs, run_compare
+from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext, PartitionTask, SignContext
+from gristmill.pipeline.barriers.deduplicate.deal import DealtMembers, needs_texts, run_deal
 from gristmill.pipeline.barriers.deduplicate.decision import Decision
 from gristmill.pipeline.barriers.deduplicate.documents import Documents, DocumentUnit
+from gristmill.pipeline.barriers.deduplicate.link import LinkedDocuments, link_documents, run_link
 from gristmill.pipeline.barriers.deduplicate.match import (
     CandidatePairs,
     CopyPairs,
-    PartitionTask,
-    pack_bits,
+    HiddenDocuments,
     run_candidates,
     run_copies,
+    run_hide,
 )
-from gristmill.pipeline.barriers.deduplicate.record_files import ALIKE, DIGEST, KEY, PAIR, RecordWriter, read_records
+from gristmill.pipeline.barriers.deduplicate.record_files import DIGEST, KEY
 from gristmill.pipeline.barriers.deduplicate.reference_units import read_against_units
+from gristmill.pipeline.barriers.deduplicate.removals import (
+    RangeRemovals,
+    ScatteredRemovals,
+    run_follow,
+    run_gather,
+)
 from gristmill.pipeline.barriers.deduplicate.sign import (
     DocumentSigner,
     SignedStream,
@@ -40,9 +62,6 @@ from gristmill.pipeline.barriers.deduplicate.sign import (
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.work_folder import stored_path, work_path
-from gristmill.steps.deduplicate.candidates import Pairs
-from gristmill.steps.deduplicate.clusters import Removals, SimilarityGraph, merge_removals, verify_removals
-from gristmill.steps.deduplicate.similarity import SimilarPairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,14 +71,16 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
-    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
     T = TypeVar("T", bound=msgspec.Struct)
 
-_BITS_AT_ONCE = 1 << 23
-_PAIRS_PER_TASK = 1 << 17
+_BYTES_PER_DOCUMENT = 256
+"""What tasks hold at most for each document of a range."""
+_MAX_RANGES = 256
+"""Each task of one kind leaves a piece for each range: with more of them, pieces would be too small to read."""
+_MAX_CLUSTER_PARTITIONS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +135,17 @@ class Deduplication:
         """Decide which documents stay; the same whatever the tasks, the workers and the sizes of partitions."""
         signed = self._sign_streams()
         documents = self._number_documents(signed)
-        context = CompareContext.extend(self._sign_context, documents=documents)
+        context = PartitionContext.extend(self._sign_context, documents=documents)
         copies = self._find_copies(signed, context)
-        near = Removals.none()
+        near: list[ChosenRemovals] = []
         if self._step.kind != "exact" and signed:
             near = self._find_near_duplicates(signed, copies, context)
-        # Reference documents stay even where they are copies of each other.
-        is_removable = copies.documents >= documents.num_reference
-        exact = Removals(
-            copies.documents[is_removable], copies.survivors[is_removable], copies.similarities[is_removable]
-        )
-        removals, is_exact = merge_removals(near, exact)
         return Decision(
             self._step,
             documents,
             self._units,
-            removals,
-            is_exact,
+            self._gather_removals(copies, near, context),
             self._counts,
-            self._make_stem("removals"),
             open_stem(context.root, work_path(fingerprint.of(self._fingerprint, "removals")), context.run_id),
         )
 
@@ -165,6 +178,7 @@ class Deduplication:
             root=self._sign_context.work,
             units=tuple(units),
             starts=np.cumsum([0, *(unit.num_rows for unit in units)], dtype=np.int64),
+            range_starts=self._cut_ranges(),
             # Reference documents come before all that may be removed.
             priorities=np.array(
                 [0 if unit.is_reference else 1 + self._find_priority(unit.unit.source.name) for unit in self._units],
@@ -175,100 +189,128 @@ class Deduplication:
             num_permutations=self._step.sketch_bytes,
         )
 
-    def _find_copies(self, signed: Sequence[SignedStream], context: CompareContext) -> Removals:
+    def _cut_ranges(self) -> NDArray[np.int64]:
+        """Cut the documents into ranges of whole units; return the first document of each, and the number of all."""
+        size = max(self._step.partition_bytes // _BYTES_PER_DOCUMENT, -(-self._num_documents // _MAX_RANGES))
+        starts, next_start = [0], 0
+        for _, streams in itertools.groupby(self._units, key=lambda unit: unit.fingerprint):
+            next_start += sum(stream.num_rows for stream in streams)
+            if next_start - starts[-1] >= size:
+                starts.append(next_start)
+        if starts[-1] != next_start:
+            starts.append(next_start)
+        return np.array(starts, np.int64)
+
+    def _find_copies(self, signed: Sequence[SignedStream], context: PartitionContext) -> list[CopyPairs]:
         """Find all documents that have the text of a better one."""
         if not signed:
-            return Removals.none()
-        inputs = tuple(unit.digests for unit in signed)
+            return []
+        inputs = {"digests": tuple(unit.digests for unit in signed)}
         num_partitions = self._count_partitions(DIGEST.itemsize)
-        tasks = self._make_partition_tasks("copies", num_partitions)
-        partitions = PartitionContext.extend(context, inputs=inputs, num_partitions=num_partitions)
-        results = self._run_tasks(run_copies, partitions, tasks, CopyPairs, "copies")
-        pairs = np.concatenate([read_records(context.work, result.copies, PAIR) for result in results])
-        order = np.argsort(pairs["second"])
-        return Removals(pairs["second"][order], pairs["first"][order], np.ones(len(pairs)))
+        context = PartitionContext.extend(context, inputs=inputs, num_partitions=num_partitions)
+        return self._run_tasks(run_copies, context, self._make_tasks("copies", num_partitions), CopyPairs, "copies")
 
     def _find_near_duplicates(
-        self, signed: Sequence[SignedStream], copies: Removals, context: CompareContext
-    ) -> Removals:
+        self, signed: Sequence[SignedStream], copies: Sequence[CopyPairs], context: PartitionContext
+    ) -> list[ChosenRemovals]:
         """Find all documents that are similar to a better one that stays; exact copies are left out."""
-        inputs = tuple(unit.keys for unit in signed)
-        num_partitions = self._count_partitions(KEY.itemsize, self._step.num_band_keys)
-        tasks = self._make_partition_tasks("candidates", num_partitions)
-        bitmap = self._write_copies_bitmap(copies.documents)
-        keys = CandidateContext.extend(
-            context, inputs=inputs, num_partitions=num_partitions, exact_copies_bitmap=bitmap
-        )
-        candidates = self._run_tasks(run_candidates, keys, tasks, CandidatePairs, "candidates")
-        self._counts = {
-            "band_groups": sum(result.num_groups for result in candidates),
-            "largest_band_group": max(result.largest_group for result in candidates),
-            "capped_band_groups": sum(result.num_capped for result in candidates),
+        compared = self._compare_candidates(signed, copies, context)
+        self._count("pairs", sum(result.num_pairs for result in compared))
+        edges = tuple(result.edges for result in compared)
+        num_edges = sum(result.num_similar for result in compared)
+        linked = link_documents(edges, num_edges, context, self._link_round)
+        dealt, num_partitions = self._deal_members(compared, linked, context)
+        inputs = {
+            "members": tuple(result.members for result in dealt),
+            "shingles": tuple(result.shingles for result in dealt),
+            "similar": tuple(result.similar for result in dealt),
         }
-        tasks = self._make_partition_tasks("compare", num_partitions)
-        inputs = tuple(result.pairs for result in candidates)
-        pairs = PartitionContext.extend(context, inputs=inputs, num_partitions=num_partitions)
-        alike = self._count_alike(self._run_tasks(run_compare, pairs, tasks, ComparedPairs, "comparing"))
-        # Two survivors that no band brought together may still be similar.
-        missing = SimilarityGraph(alike.pairs, context.documents.ranks).missing_pairs()
-        tasks = self._make_pair_tasks(missing, "survivors")
-        more = self._count_alike(self._run_tasks(run_compare_pairs, context, tasks, ComparedPairs, "survivors"))
-        return self._choose_removals(SimilarPairs.concatenate(alike, more), context)
+        context = PartitionContext.extend(context, inputs=inputs)
+        tasks = self._make_tasks("choose", num_partitions)
+        chosen = self._run_tasks(run_choose, context, tasks, ChosenRemovals, "choosing")
+        self._count("pairs", sum(result.num_pairs for result in chosen))
+        self._count("pairs_by_text", sum(result.num_by_text for result in chosen))
+        return chosen
 
-    def _choose_removals(self, alike: SimilarPairs, context: CompareContext) -> Removals:
-        documents, round_numbers = context.documents, itertools.count(1)
-        if self._step.verify == "signature" or self._step.kind == "image":
-            return SimilarityGraph(alike.pairs, documents.ranks).removals(alike.similarities, documents.num_reference)
+    def _compare_candidates(
+        self, signed: Sequence[SignedStream], copies: Sequence[CopyPairs], context: PartitionContext
+    ) -> list[ComparedPairs]:
+        """Compare the sketches of all pairs with a band in common."""
+        num_ranges = context.documents.num_ranges
+        stage = PartitionContext.extend(context, inputs={"copies": tuple(result.by_copy for result in copies)})
+        hidden = self._run_tasks(run_hide, stage, self._make_tasks("hide", num_ranges), HiddenDocuments, "copies")
+        num_partitions = self._count_partitions(KEY.itemsize, self._step.num_band_keys)
+        stage = PartitionContext.extend(
+            context,
+            inputs={"keys": tuple(unit.keys for unit in signed)},
+            files={"hidden": tuple(result.bits for result in hidden)},
+            num_partitions=num_partitions,
+        )
+        tasks = self._make_tasks("candidates", num_partitions)
+        candidates = self._run_tasks(run_candidates, stage, tasks, CandidatePairs, "candidates")
+        self._count("band_groups", sum(result.num_groups for result in candidates))
+        self._count("largest_band_group", max(result.largest_group for result in candidates))
+        self._count("capped_band_groups", sum(result.num_capped for result in candidates))
+        stage = PartitionContext.extend(context, inputs={"pairs": tuple(result.pairs for result in candidates)})
+        return self._run_tasks(run_compare, stage, self._make_tasks("compare", num_ranges), ComparedPairs, "comparing")
 
-        def compare_texts(pairs: Pairs) -> NDArray[np.float64]:
-            tasks = self._make_pair_tasks(pairs, f"verify {next(round_numbers)}", by_text=True)
-            compared = self._run_tasks(run_compare_pairs, context, tasks, ComparedPairs, "verifying")
-            self._counts["pairs_by_text"] += len(pairs)
-            return self._read_alike(compared).similarities
+    def _link_round(self, context: PartitionContext, number: int, num_tasks: int) -> list[LinkedDocuments]:
+        tasks = self._make_tasks(f"link {number}", num_tasks, context.documents.num_ranges)
+        return self._run_tasks(run_link, context, tasks, LinkedDocuments, "clusters")
 
-        return verify_removals(alike, documents.ranks, documents.num_reference, self._step.threshold, compare_texts)
+    def _deal_members(
+        self, compared: Sequence[ComparedPairs], linked: Sequence[LinkedDocuments], context: PartitionContext
+    ) -> tuple[list[DealtMembers], int]:
+        """Deal the members of clusters to partitions; return how many there are."""
+        num_members = 2 * sum(result.num_edges for result in linked)  # at most: the smallest, and the others
+        member_bytes = self._step.sketch_bytes + (self._estimate_text_bytes() if needs_texts(self._step) else 0)
+        num_partitions = max(1, num_members * member_bytes // (2 * self._step.partition_bytes))
+        stage = PartitionContext.extend(
+            context,
+            inputs={"edges": tuple(result.edges for result in linked)},
+            files={"similar": tuple(result.similar for result in compared)},
+            num_partitions=min(num_partitions, _MAX_CLUSTER_PARTITIONS),
+        )
+        tasks = self._make_tasks("deal", context.documents.num_ranges)
+        return self._run_tasks(run_deal, stage, tasks, DealtMembers, "members"), stage.num_partitions
 
-    def _write_copies_bitmap(self, copies: NDArray[np.int64]) -> str:
-        """Write a file with a bit for each document, set for these; gives its path."""
-        with RecordWriter(self._make_stem("hidden"), ".bits") as writer:
-            for start in range(0, self._num_documents, _BITS_AT_ONCE):
-                writer.add(pack_bits(copies, start, min(start + _BITS_AT_ONCE, self._num_documents)))
-            return writer.commit().path
+    def _estimate_text_bytes(self) -> int:
+        """Estimate the size of a document's set of shingles: one of 8 bytes for each word of about 6."""
+        return sum(unit.num_bytes for unit in self._units) // max(1, self._num_documents)
 
-    def _make_pair_tasks(self, pairs: Pairs, kind: str, *, by_text: bool = False) -> list[Task]:
+    def _gather_removals(
+        self, copies: Sequence[CopyPairs], near: Sequence[ChosenRemovals], context: PartitionContext
+    ) -> list[RangeRemovals]:
+        """Gather what is removed from each range of documents."""
+        num_ranges = context.documents.num_ranges
+        scattered = [result.scattered for result in near]
+        inputs = {
+            "copies": tuple(result.by_survivor for result in copies),
+            "near": tuple(result.removals for result in scattered),
+        }
+        stage = PartitionContext.extend(context, inputs=inputs)
+        tasks = self._make_tasks("follow", num_ranges)
+        scattered += self._run_tasks(run_follow, stage, tasks, ScatteredRemovals, "survivors")
+        inputs = {
+            "removals": tuple(result.removals for result in scattered),
+            "survivors": tuple(result.survivors for result in scattered),
+        }
+        stage = PartitionContext.extend(context, inputs=inputs)
+        return self._run_tasks(run_gather, stage, self._make_tasks("gather", num_ranges), RangeRemovals, "removals")
+
+    def _count(self, name: str, number: int) -> None:
+        self._counts[name] = self._counts.get(name, 0) + number
+
+    def _make_tasks(self, kind: str, num_tasks: int, num_partitions: int | None = None) -> list[Task]:
+        """Make one task for each partition, or for as many consecutive ones as make this number of tasks."""
+        num_partitions = num_tasks if num_partitions is None else num_partitions
         tasks = []
-        for number, start in enumerate(range(0, len(pairs), _PAIRS_PER_TASK)):
-            name = fingerprint.of(self._fingerprint, kind, number)
-            chunk = pairs.slice(start, start + _PAIRS_PER_TASK)
-            tasks.append(Task(name, CompareTask(chunk, stored_path(name), by_text)))
+        for number in range(num_tasks):
+            # Where ranges end depends on `partition_bytes`: what was scattered for others is of no use.
+            name = fingerprint.of(self._fingerprint, kind, number, num_tasks, self._step.partition_bytes)
+            first, stop = (each * num_partitions // num_tasks for each in (number, number + 1))
+            tasks.append(Task(name, PartitionTask(first, stored_path(name), stop - first)))
         return tasks
-
-    def _make_partition_tasks(self, kind: str, num_partitions: int) -> list[Task]:
-        tasks = []
-        for number in range(num_partitions):
-            name = fingerprint.of(self._fingerprint, kind, number, num_partitions)
-            tasks.append(Task(name, PartitionTask(number, stored_path(name))))
-        return tasks
-
-    def _count_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
-        """Read what tasks have compared, and count it."""
-        for name, number in (
-            ("pairs", sum(result.num_pairs for result in compared)),
-            ("pairs_by_text", sum(result.num_by_text for result in compared)),
-        ):
-            self._counts[name] = self._counts.get(name, 0) + number
-        return self._read_alike(compared)
-
-    def _read_alike(self, compared: Sequence[ComparedPairs]) -> SimilarPairs:
-        """Read what tasks have compared, in their order."""
-        pieces = [read_records(self._sign_context.work, result.alike, ALIKE) for result in compared]
-        records = np.concatenate([np.empty(0, ALIKE), *pieces])
-        pairs = Pairs(records["first"].copy(), records["second"].copy())
-        return SimilarPairs(pairs, records["similarity"].copy(), records["is_exact"].copy())
-
-    def _make_stem(self, name: str) -> OutputStem:
-        path = stored_path(fingerprint.of(self._fingerprint, name))
-        return open_stem(self._sign_context.work, path, self._sign_context.run_id)
 
     def _run_tasks(
         self, function: Callable[..., T], context: StageContext, tasks: Sequence[Task], kind: type[T], desc: str

@@ -30,6 +30,8 @@ class BarrierUnit:
     """The documents come from the files of `against`."""
     is_held_out: bool = False
     """The documents belong to another split than training."""
+    num_bytes: int = 0
+    """The size of the stream; 0: not known."""
 
     @property
     def is_reference(self) -> bool:
@@ -54,4 +56,5 @@ def collect_barrier_units(
         streams = zip(list_stored_inputs(result), result.split_files, strict=True)
         for stream, file in sorted(streams, key=lambda pair: pair[0].split == TRAIN):
             if stream.num_rows:
-                yield BarrierUnit(unit, stream, file.annotation, is_against, is_held_out=stream.split != TRAIN)
+                is_held_out = stream.split != TRAIN
+                yield BarrierUnit(unit, stream, file.annotation, is_against, is_held_out, file.data.bytes)

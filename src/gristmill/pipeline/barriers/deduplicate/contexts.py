@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    import numpy as np
+    from numpy.typing import NDArray
 
     from gristmill.pipeline.barriers.deduplicate.documents import Documents
     from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
+    from gristmill.shards.manifest import StoredFile
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """A task that works through one partition, or some consecutive ones, of what earlier tasks have scattered."""
+
+    partition: int
+    stem: str
+    num_partitions: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,31 +46,31 @@ class SignContext(StageContext):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareContext(SignContext):
-    """The context of tasks that compare pairs of documents."""
+class PartitionContext(SignContext):
+    """The context of tasks that work through partitions of what earlier tasks have scattered."""
 
     documents: Documents
+    inputs: Mapping[str, tuple[PartitionedFile, ...]] = field(default_factory=dict)
+    """Partitioned files by what they hold: one for each task that has written them, or for each stream."""
+    files: Mapping[str, tuple[StoredFile, ...]] = field(default_factory=dict)
+    """Files by what they hold: one for each range of documents."""
+    num_partitions: int = 1
+    """The number of partitions of keys or of clusters; of documents there are as many as ranges."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionContext(CompareContext):
-    """The context of tasks that work through one partition of what earlier tasks have scattered."""
-
-    inputs: tuple[PartitionedFile, ...]
-    """Partitioned files: one for each stream of documents, or one for each task that found pairs."""
-    num_partitions: int
-
-    def read(self, kind: np.dtype[Any], partition: int, report: Callable[[int], object]) -> Iterator[tuple[int, Any]]:
+    def read(self, name: str, kind: np.dtype[Any], partition: int, report: Callable[[int], object]) -> Iterator[Any]:
         """Read the records of a partition, with the number of the input that each array comes from."""
-        for number, partitioned in enumerate(self.inputs):
+        for number, partitioned in enumerate(self.inputs[name]):
             report(number)
             for records in partitioned.read(self.work, kind, partition, self.num_partitions):
                 yield number, records
 
+    def gather(self, name: str, kind: np.dtype[Any], partition: int) -> NDArray[Any]:
+        """Read all records of a partition, of as many as the inputs have."""
+        pieces = [
+            records for partitioned in self.inputs[name] for records in partitioned.read(self.work, kind, partition)
+        ]
+        return np.concatenate([np.empty(0, kind), *pieces])
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateContext(PartitionContext):
-    """The context of tasks that find candidates: exact copies are left out."""
-
-    exact_copies_bitmap: str
-    """Path of a file with one bit for each document, set for a copy of another one."""
+    def open_stem(self, task: PartitionTask) -> OutputStem:
+        """Open the stem of a task's files."""
+        return open_stem(self.work, task.stem, self.run_id)

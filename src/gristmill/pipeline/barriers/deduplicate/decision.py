@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +14,7 @@ import xxhash
 
 from gristmill.core.errors import TooManyDuplicatesError
 from gristmill.core.records import ORIGIN_TYPE
-from gristmill.pipeline.barriers.deduplicate.record_files import make_records, write_records
+from gristmill.pipeline.barriers.deduplicate.record_files import read_records
 from gristmill.pipeline.barriers.deduplicate.removal_lists import (
     COUNT,
     REMOVAL,
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
     from gristmill.pipeline.barriers.deduplicate.documents import Documents
+    from gristmill.pipeline.barriers.deduplicate.removals import RangeRemovals
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
-    from gristmill.steps.deduplicate.clusters import Removals
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
 TABLE_SCHEMA = pa.schema(
@@ -60,93 +59,92 @@ _MIN_REMOVED = 10
 """A source may always lose this many documents, whatever share of it they are."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
+class _ClusterSummary:
+    """The sizes of all clusters, and the largest of them."""
+
+    sizes: Counter[int] = field(default_factory=Counter)
+    """Clusters by their size, as powers of two."""
+    largest: list[tuple[int, int]] = field(default_factory=list)
+    """The sizes of the largest clusters, negative, with their survivors; sorted."""
+
+    def add(self, survivors: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        powers = np.ceil(np.log2(np.maximum(sizes, 2))).astype(np.int64)
+        self.sizes.update(dict(zip(*(each.tolist() for each in np.unique(powers, return_counts=True)), strict=True)))
+        order = np.lexsort((survivors, -sizes))[:_NUM_LARGEST]
+        candidates = zip((-sizes[order]).tolist(), survivors[order].tolist(), strict=True)
+        self.largest = sorted([*self.largest, *candidates])[:_NUM_LARGEST]
+
+    def describe_sizes(self) -> dict[str, int]:
+        """Count the clusters of 2, 3-4, 5-8, … documents."""
+        counts = {}
+        for power, count in sorted(self.sizes.items()):
+            first, last = 2 ** (power - 1) + 1, 2**power
+            counts[f"{first}-{last}" if last > 2 else "2"] = count
+        return counts
+
+
+@dataclass
 class Decision:
-    """The documents that one step removes, over all its sources."""
+    """The documents that one step removes, over all its sources.
+
+    They are read from the files of the ranges, one range after another: memory does not grow with the documents.
+    """
 
     step: Deduplicate
     documents: Documents
     units: Sequence[BarrierUnit]
     """The streams of all units in the order of their documents."""
-    removals: Removals
-    is_exact: NDArray[np.bool_]
-    """For each removal, whether the text equals that of the survivor."""
+    ranges: Sequence[RangeRemovals]
+    """What is removed from each range of documents."""
     counts: Mapping[str, int]
     """Numbers for the manifest: pairs compared, band groups."""
-    stem: OutputStem
-    """Where the removal lists go."""
     table_stem: OutputStem
     """Where the table of removed documents goes, which is published."""
 
-    @cached_property
-    def _clusters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The documents that stand for others, sorted, and the size of each cluster, survivor included."""
-        survivors, counts = np.unique(self.removals.survivors, return_counts=True)
-        return survivors, counts + 1
+    def __post_init__(self) -> None:
+        self._clusters = _ClusterSummary()
+        self._loss: dict[str, Counter[str]] = {}
+        self._next_units: dict[str, list[StageUnit]] = {}
+        self._num_removed = 0
+        self._read_ranges()
+
+    def _read_ranges(self) -> None:
+        """Look at each range once: make its units, and count what they lose."""
+        starts = self.documents.starts.tolist()
+        streams = list(zip(self.units, starts, strict=False))
+        bounds = np.searchsorted(starts, self.documents.range_starts).tolist()
+        for number, removed in enumerate(self.ranges):
+            content = _RangeContent(removed, self.documents, self.step)
+            self._num_removed += len(content.removals)
+            self._clusters.add(content.clusters["document"], content.clusters["count"])
+            range_streams = streams[bounds[number] : bounds[number + 1]]
+            # The streams of a unit are side by side, and in one range.
+            for name, group in itertools.groupby(range_streams, key=lambda stream: stream[0].fingerprint):
+                self._add_unit(name, list(group), content)
+
+    def _add_unit(self, name: str, streams: Sequence[tuple[BarrierUnit, int]], content: _RangeContent) -> None:
+        barrier_unit, first = streams[0]
+        if barrier_unit.is_against:
+            return
+        inputs = []
+        loss = self._loss.setdefault(barrier_unit.unit.source.name, Counter({"in": 0}))
+        for stream, start in streams:
+            removed = content.make_removal_list(start, start + stream.num_rows)
+            inputs.append(StoredSurvivors(stream.stream, removed))
+            loss.update({"in": stream.num_rows, **removed.dropped})
+        source = barrier_unit.unit.source
+        hashed = content.hash_removals(first, streams[-1][1] + streams[-1][0].num_rows)
+        changed_name = fingerprint.of(name, "deduplicate", hashed)
+        self._next_units.setdefault(source.name, []).append(StageUnit(source, changed_name, tuple(inputs)))
 
     def make_next_units(self) -> dict[str, list[StageUnit]]:
         """Make the units of the next stage, by source; each is known by what was removed from it."""
-        removals = make_records(
-            REMOVAL,
-            document=self.removals.documents,
-            survivor=self.removals.survivors,
-            similarity=self.removals.similarities,
-            is_exact=self.is_exact,
-        )
-        path = write_records(self.stem, ".removals", removals).path
-        survivors, counts = self._clusters
-        counts_path = write_records(self.stem, ".counts", make_records(COUNT, document=survivors, count=counts)).path
-        units: dict[str, list[StageUnit]] = {}
-        streams = zip(self.units, self.documents.starts.tolist(), strict=False)
-        # The streams of a unit are side by side.
-        for name, group in itertools.groupby(streams, key=lambda stream: stream[0].fingerprint):
-            inputs, starts = [], []
-            for barrier_unit, start in group:
-                removed = self._make_removal_list(start, start + barrier_unit.num_rows, path, counts_path)
-                inputs.append(StoredSurvivors(barrier_unit.stream, removed))
-                starts += [start, start + barrier_unit.num_rows]
-            if not barrier_unit.is_against:
-                source = barrier_unit.unit.source
-                changed_name = fingerprint.of(name, "deduplicate", self._hash_removals(starts[0], starts[-1]))
-                units.setdefault(source.name, []).append(StageUnit(source, changed_name, tuple(inputs)))
-        return units
-
-    def _make_removal_list(self, first: int, stop: int, path: str, counts_path: str) -> RemovalList:
-        start, end = map(int, np.searchsorted(self.removals.documents, [first, stop]))
-        first_cluster, last_cluster = map(int, np.searchsorted(self._clusters[0], [first, stop]))
-        return RemovalList(
-            first_document=first,
-            removals=RecordRange(path, start, end),
-            counts=RecordRange(counts_path, first_cluster, last_cluster) if self.step.count else None,
-            dropped=self._count_dropped(start, end),
-            num_clusters=last_cluster - first_cluster,
-        )
-
-    def _count_dropped(self, start: int, stop: int) -> dict[str, int]:
-        """Count the removals from `start` to `stop` by reason."""
-        num_exact = int(np.count_nonzero(self.is_exact[start:stop]))
-        counts = {DUPLICATE: num_exact, NEAR_DUPLICATE: stop - start - num_exact}
-        return {reason: count for reason, count in counts.items() if count}
-
-    def _hash_removals(self, first: int, stop: int) -> str:
-        """Hash all that the decision does to a unit's documents, by their positions in the unit."""
-        removed = slice(*np.searchsorted(self.removals.documents, [first, stop]))
-        content = [self.removals.documents[removed] - first, self.is_exact[removed]]
-        if self.step.count:
-            survivors, counts = self._clusters
-            in_unit = slice(*np.searchsorted(survivors, [first, stop]))
-            content += [survivors[in_unit] - first, counts[in_unit]]
-        return xxhash.xxh3_128_hexdigest(b"".join(array.tobytes() for array in content))
+        return self._next_units
 
     def count_removed_by_source(self) -> dict[str, dict[str, int]]:
         """Count for each source the documents that came, and those that were removed, by reason."""
-        counts: dict[str, Counter[str]] = {}
-        for barrier_unit, start in zip(self.units, self.documents.starts, strict=False):
-            if not barrier_unit.is_against:
-                source_counts = counts.setdefault(barrier_unit.unit.source.name, Counter({"in": 0}))
-                first, stop = np.searchsorted(self.removals.documents, [start, start + barrier_unit.num_rows])
-                source_counts.update({"in": barrier_unit.num_rows, **self._count_dropped(int(first), int(stop))})
-        return {source: dict(source_counts) for source, source_counts in sorted(counts.items())}
+        return {source: dict(counts) for source, counts in sorted(self._loss.items())}
 
     def check_limits(self) -> None:
         """Raise `TooManyDuplicatesError` where a source loses too much, or a cluster is too large."""
@@ -158,7 +156,7 @@ class Decision:
                     f"({num_removed / counts['in']:.0%}); allowed are {self.step.max_source_loss:.0%}",
                     "max_source_loss",
                 )
-        largest = int(self._clusters[1].max(initial=0))
+        largest = -self._clusters.largest[0][0] if self._clusters.largest else 0
         if largest > self.step.max_cluster:
             raise self._make_limit_error(
                 f"deduplicate: {largest:,} documents are said to be copies of one; allowed are "
@@ -185,10 +183,10 @@ class Decision:
         against = self.step if isinstance(self.step, DeduplicateAgainst) else None
         return Deduplicated(
             file=self.write_table(),
-            rows=len(self.removals.documents),
+            rows=self._num_removed,
             verify=self.step.verify,
             loss=self.count_removed_by_source(),
-            cluster_sizes=_count_sizes(self._clusters[1]),
+            cluster_sizes=self._clusters.describe_sizes(),
             largest=self.describe_largest(),
             counts=dict(sorted(self.counts.items())),
             against={
@@ -202,15 +200,19 @@ class Decision:
 
     def describe_largest(self) -> list[DuplicateCluster]:
         """Describe the largest clusters, each with the beginnings of some of its texts."""
-        survivors, sizes = self._clusters
-        order = np.lexsort((survivors, -sizes))[:_NUM_LARGEST]
-        return [self._describe_cluster(int(survivors[index]), int(sizes[index])) for index in order]
+        samples: dict[int, list[int]] = {survivor: [] for _, survivor in self._clusters.largest}
+        wanted = np.array(sorted(samples), np.int64)
+        for removals in self._read_removals() if samples else ():
+            of_wanted = removals[np.isin(removals["survivor"], wanted)]
+            for survivor, document in zip(of_wanted["survivor"].tolist(), of_wanted["document"].tolist(), strict=True):
+                if len(samples[survivor]) < _NUM_SAMPLES - 1:
+                    samples[survivor].append(document)
+        return [self._describe_cluster(survivor, -size, samples[survivor]) for size, survivor in self._clusters.largest]
 
-    def _describe_cluster(self, survivor: int, size: int) -> DuplicateCluster:
-        removed = self.removals.documents[self.removals.survivors == survivor][: _NUM_SAMPLES - 1]
+    def _describe_cluster(self, survivor: int, size: int, removed: Sequence[int]) -> DuplicateCluster:
         [description] = self.documents.describe(np.array([survivor]))
         unit = self.units[int(self.documents.find_units(np.array([survivor]))[0])]
-        texts = [self.documents.texts(np.array([document]))[0].as_py() for document in (survivor, *removed.tolist())]
+        texts = [self.documents.texts(np.array([document]))[0].as_py() for document in (survivor, *removed)]
         paths = {file.id: file.path for file in unit.unit.source.files}
         return DuplicateCluster(
             size=size,
@@ -219,6 +221,17 @@ class Decision:
             position=int(description["position"]),
             samples=[(text or "")[:_SAMPLE_CHARS] for text in texts],
         )
+
+    def _read_removals(self) -> Iterator[NDArray[Any]]:
+        """Read all removals in the order of their documents, `_ROWS_AT_ONCE` at a time; only the last are fewer."""
+        rest = np.empty(0, REMOVAL)
+        for removed in self.ranges:
+            rest = np.concatenate([rest, read_records(self.documents.root, removed.removals, REMOVAL)])
+            while len(rest) >= _ROWS_AT_ONCE:
+                yield rest[:_ROWS_AT_ONCE]
+                rest = rest[_ROWS_AT_ONCE:]
+        if len(rest):
+            yield rest
 
     def write_table(self) -> StoredFile:
         """Write a Parquet file with every removed document and the one kept in its place."""
@@ -230,35 +243,64 @@ class Decision:
 
     def _make_table_batches(self) -> Iterator[pa.RecordBatch]:
         reasons = pa.array([NEAR_DUPLICATE, DUPLICATE])
-        for start in range(0, len(self.removals.documents), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            removed, survivors = self.removals.documents[rows], self.removals.survivors[rows]
+        for removals in self._read_removals():
+            is_exact = removals["is_exact"]
             columns = [
-                self._read_origins(removed),
-                self._find_sources(removed),
-                self._read_origins(survivors),
-                self._find_sources(survivors),
-                pa.array(self.removals.similarities[rows]),
-                pa.array(~self.is_exact[rows] & (self.step.verify == "signature")),
-                reasons.take(pa.array(self.is_exact[rows].astype(np.int8))),
+                _make_origins(self.documents.describe(removals["document"])),
+                self._find_sources(removals["document"]),
+                _make_origins(removals),
+                self._find_sources(removals["survivor"]),
+                pa.array(np.ascontiguousarray(removals["similarity"])),
+                pa.array(~is_exact & (self.step.verify == "signature")),
+                reasons.take(pa.array(is_exact.astype(np.int8))),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)
-
-    def _read_origins(self, documents: NDArray[np.int64]) -> pa.StructArray:
-        descriptions = self.documents.describe(documents)
-        fields: list[Any] = [pa.array(np.ascontiguousarray(descriptions[field.name])) for field in ORIGIN_TYPE]
-        return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
 
     def _find_sources(self, documents: NDArray[np.int64]) -> pa.Array:
         names = pa.array(["against" if unit.is_against else unit.unit.source.name for unit in self.units], pa.string())
         return names.take(pa.array(self.documents.find_units(documents)))
 
 
-def _count_sizes(sizes: NDArray[np.int64]) -> dict[str, int]:
-    """Count the clusters of 2, 3-4, 5-8, … documents."""
-    powers = np.ceil(np.log2(np.maximum(sizes, 2))).astype(np.int64)
-    counts = {}
-    for power, count in zip(*np.unique(powers, return_counts=True), strict=True):
-        first, last = 2 ** (int(power) - 1) + 1, 2 ** int(power)
-        counts[f"{first}-{last}" if last > 2 else "2"] = int(count)
-    return counts
+class _RangeContent:
+    """The removals and clusters of one range, in memory."""
+
+    def __init__(self, removed: RangeRemovals, documents: Documents, step: Deduplicate) -> None:
+        self._files = removed
+        self._counts_clusters = step.count
+        self.removals = read_records(documents.root, removed.removals, REMOVAL)
+        self.clusters = read_records(documents.root, removed.counts, COUNT)
+
+    def make_removal_list(self, first: int, stop: int) -> RemovalList:
+        """Make the removal list of the stream with these documents."""
+        start, end = self._find(self.removals, first, stop)
+        first_cluster, last_cluster = self._find(self.clusters, first, stop)
+        num_exact = int(np.count_nonzero(self.removals["is_exact"][start:end]))
+        dropped = {DUPLICATE: num_exact, NEAR_DUPLICATE: end - start - num_exact}
+        counts = RecordRange(self._files.counts.path, first_cluster, last_cluster) if self._counts_clusters else None
+        return RemovalList(
+            first_document=first,
+            removals=RecordRange(self._files.removals.path, start, end),
+            counts=counts,
+            dropped={reason: count for reason, count in dropped.items() if count},
+            num_clusters=last_cluster - first_cluster,
+        )
+
+    def hash_removals(self, first: int, stop: int) -> str:
+        """Hash all that the decision does to a unit's documents, by their positions in the unit."""
+        removals = self.removals[slice(*self._find(self.removals, first, stop))]
+        content = [removals["document"] - first, removals["is_exact"]]
+        if self._counts_clusters:
+            clusters = self.clusters[slice(*self._find(self.clusters, first, stop))]
+            content += [clusters["document"] - first, clusters["count"]]
+        return xxhash.xxh3_128_hexdigest(b"".join(array.tobytes() for array in content))
+
+    @staticmethod
+    def _find(records: NDArray[Any], first: int, stop: int) -> tuple[int, int]:
+        """Find the records of documents from `first` to `stop`."""
+        start, end = np.searchsorted(records["document"], [first, stop]).tolist()
+        return start, end
+
+
+def _make_origins(records: NDArray[Any]) -> pa.StructArray:
+    fields: list[Any] = [pa.array(np.ascontiguousarray(records[each.name])) for each in ORIGIN_TYPE]
+    return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))

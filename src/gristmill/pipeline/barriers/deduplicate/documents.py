@@ -60,6 +60,8 @@ class Documents:
     """The number of each unit's first document, then the number of all documents."""
     priorities: NDArray[np.uint64]
     """The priority of each unit's documents; lower is better."""
+    range_starts: NDArray[np.int64]
+    """The number of the first document of each range, then the number of all documents. A range holds whole units."""
     num_reference: int
     """How many of the first documents always stay."""
     prefer_longest: bool
@@ -67,6 +69,14 @@ class Documents:
 
     def __len__(self) -> int:
         return int(self.starts[-1])
+
+    @property
+    def num_ranges(self) -> int:
+        return len(self.range_starts) - 1
+
+    def find_ranges(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find the number of each document's range."""
+        return np.searchsorted(self.range_starts, documents, side="right") - 1
 
     def find_units(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Find the number of each document's unit."""
@@ -97,9 +107,13 @@ class Documents:
 
     def texts(self, documents: NDArray[np.int64]) -> pa.Array:
         """Read the texts of documents, which are given in ascending order."""
-        groups = self._group_by_unit(documents)
-        texts = [text for unit, rows, _ in groups for text in unit.texts.read_texts(self.root, rows)]
+        texts = list(self.read_texts(documents))
         return pa.concat_arrays(texts) if texts else pa.array([], pa.large_string())
+
+    def read_texts(self, documents: NDArray[np.int64]) -> Iterator[pa.Array]:
+        """Read the texts of documents, which are given in ascending order, in one pass over their streams."""
+        for unit, rows, _ in self._group_by_unit(documents):
+            yield from unit.texts.read_texts(self.root, rows)
 
     def _group_by_unit(
         self, documents: NDArray[np.int64]

@@ -1,8 +1,7 @@
-"""The second and third kind of task: documents with equal digests, and pairs with a band in common, by partition."""
+"""Tasks that find documents with equal digests, and pairs with a band in common, by partition."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,12 +12,11 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     KEY,
     PAIR,
     PartitionedFile,
-    PartitionWriter,
     make_records,
-    map_records,
+    read_records,
+    scatter_records,
     write_records,
 )
-from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.candidates import ALL_PAIRS, Pairs, find_candidate_pairs, group_by_key
 from gristmill.steps.deduplicate.digests import find_copies
@@ -27,42 +25,61 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.barriers.deduplicate.contexts import CandidateContext, PartitionContext
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionTask:
-    """A task that works through one partition of what earlier tasks have scattered."""
-
-    partition: int
-    stem: str
+    from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext, PartitionTask
 
 
 class CopyPairs(msgspec.Struct, frozen=True, kw_only=True):
-    """The copies found in a partition: pairs of the document that stays and its copy."""
+    """The copies found in a partition of digests: pairs of the document that stays and its copy."""
 
-    copies: StoredFile
+    by_survivor: PartitionedFile
+    """Scattered by the range of the document that stays."""
+    by_copy: PartitionedFile
+    """Scattered by the range of the copy."""
 
     def files(self) -> list[StoredFile]:
         """List the files that the receipt depends on."""
-        return [self.copies]
+        return [self.by_survivor.file, self.by_copy.file]
 
 
 def run_copies(task: Task, context: Context) -> CopyPairs:
-    """Find documents with equal texts; `context.state` is a `PartitionContext` over the digests of each unit."""
+    """Find documents with equal texts; `context.state` is a `PartitionContext` with the digests of each stream."""
+    stage: PartitionContext = context.state
+    documents, payload = stage.documents, task.payload
+    digests, numbers = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)]
+    for unit, records in stage.read("digests", DIGEST, payload.partition, context.at):
+        digests.append(np.stack([records["high"], records["low"]], axis=1))
+        numbers.append(documents.starts[unit] + records["row"])
+    copies = find_copies(np.concatenate(digests), np.concatenate(numbers), documents.ranks)
+    pairs = make_records(PAIR, first=copies.survivors, second=copies.documents)
+    stem, num_ranges = stage.open_stem(payload), documents.num_ranges
+    return CopyPairs(
+        by_survivor=scatter_records(stem, ".survivors", pairs, documents.find_ranges(pairs["first"]), num_ranges),
+        by_copy=scatter_records(stem, ".copies", pairs, documents.find_ranges(pairs["second"]), num_ranges),
+    )
+
+
+class HiddenDocuments(msgspec.Struct, frozen=True, kw_only=True):
+    """The exact copies among the documents of a range: one bit for each document, set for a copy."""
+
+    bits: StoredFile
+
+    def files(self) -> list[StoredFile]:
+        """List the files that the receipt depends on."""
+        return [self.bits]
+
+
+def run_hide(task: Task, context: Context) -> HiddenDocuments:
+    """Note which documents of a range are exact copies; `context.state` is a `PartitionContext` with the copies."""
     stage: PartitionContext = context.state
     payload: PartitionTask = task.payload
-    digests, numbers = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)]
-    for unit, records in stage.read(DIGEST, payload.partition, context.at):
-        digests.append(np.stack([records["high"], records["low"]], axis=1))
-        numbers.append(stage.documents.starts[unit] + records["row"])
-    copies = find_copies(np.concatenate(digests), np.concatenate(numbers), stage.documents.ranks)
-    pairs = make_records(PAIR, first=copies.survivors, second=copies.documents)
-    return CopyPairs(copies=write_records(open_stem(stage.work, payload.stem, stage.run_id), ".copies", pairs))
+    start, stop = stage.documents.range_starts[payload.partition : payload.partition + 2].tolist()
+    is_copy = np.zeros(stop - start, dtype=bool)
+    is_copy[stage.gather("copies", PAIR, payload.partition)["second"] - start] = True
+    return HiddenDocuments(bits=write_records(stage.open_stem(payload), ".bits", np.packbits(is_copy)))
 
 
 class CandidatePairs(msgspec.Struct, frozen=True, kw_only=True):
-    """The pairs found in a partition that share a band, scattered by their second document."""
+    """The pairs found in a partition that share a band, scattered by the range of their second document."""
 
     pairs: PartitionedFile
     num_groups: int
@@ -76,15 +93,15 @@ class CandidatePairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_candidates(task: Task, context: Context) -> CandidatePairs:
-    """Find pairs that share a band; `context.state` is a `CandidateContext` over the band keys of each unit."""
-    stage: CandidateContext = context.state
+    """Find pairs that share a band; `context.state` is a `PartitionContext` with the band keys of each stream."""
+    stage: PartitionContext = context.state
     payload: PartitionTask = task.payload
     documents = stage.documents
-    copies_bitmap = map_records(stage.work, stage.exact_copies_bitmap, np.uint8)
     keys, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for unit, records in stage.read(KEY, payload.partition, context.at):
+    hidden = _HiddenBits(stage)
+    for unit, records in stage.read("keys", KEY, payload.partition, context.at):
         unit_numbers = documents.starts[unit] + records["row"]
-        is_original = _read_bits(copies_bitmap, unit_numbers) == 0
+        is_original = hidden.read(unit, unit_numbers) == 0
         keys.append(records["key"][is_original])
         numbers.append(unit_numbers[is_original])
     all_keys, all_numbers = np.concatenate(keys), np.concatenate(numbers)
@@ -94,28 +111,32 @@ def run_candidates(task: Task, context: Context) -> CandidatePairs:
     pairs = find_candidate_pairs(groups, documents.sketches, documents.num_reference)
     is_removable = pairs.second >= documents.num_reference  # of two reference documents neither is removed
     pairs = Pairs(pairs.first[is_removable], pairs.second[is_removable])
-    num_partitions = stage.num_partitions
-    with PartitionWriter(open_stem(stage.work, payload.stem, stage.run_id), ".pairs", num_partitions) as writer:
-        records = make_records(PAIR, first=pairs.first, second=pairs.second)
-        # By ranges of the second document, so that a task that compares pairs reads neighbouring documents.
-        writer.scatter(records, pairs.second * num_partitions // len(documents))
-        return CandidatePairs(
-            pairs=writer.close(),
-            num_groups=len(sizes),
-            largest_group=int(sizes.max(initial=0)),
-            num_capped=int(np.count_nonzero(sizes > ALL_PAIRS)),
-        )
+    records = make_records(PAIR, first=pairs.first, second=pairs.second)
+    ranges = documents.find_ranges(pairs.second)
+    return CandidatePairs(
+        pairs=scatter_records(stage.open_stem(payload), ".pairs", records, ranges, documents.num_ranges),
+        num_groups=len(sizes),
+        largest_group=int(sizes.max(initial=0)),
+        num_capped=int(np.count_nonzero(sizes > ALL_PAIRS)),
+    )
 
 
-def _read_bits(bitmap: NDArray[np.uint8], indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Read single bits of a bitmap that `numpy.packbits` has made: the first bit is the highest of a byte."""
-    bits: NDArray[np.uint8] = bitmap[indices >> 3] >> (7 - (indices & 7)).astype(np.uint8) & np.uint8(1)
-    return bits
+class _HiddenBits:
+    """The bits of the range that was asked for last; streams are read in the order of their documents."""
 
+    def __init__(self, stage: PartitionContext) -> None:
+        self._stage = stage
+        self._range = -1
+        self._bits: NDArray[np.uint8] = np.empty(0, np.uint8)
 
-def pack_bits(indices: NDArray[np.int64], start: int, stop: int) -> NDArray[np.uint8]:
-    """Make the bitmap from `start` (a multiple of eight) to `stop`, with the bits at the sorted `indices` set."""
-    bits = np.zeros(stop - start, dtype=bool)
-    first, last = np.searchsorted(indices, [start, stop])
-    bits[indices[first:last] - start] = True
-    return np.packbits(bits)
+    def read(self, unit: int, documents: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Read the bits of documents of one stream."""
+        numbered, work = self._stage.documents, self._stage.work
+        [number] = numbered.find_ranges(numbered.starts[unit : unit + 1]).tolist()
+        if number != self._range:
+            self._range = number
+            self._bits = read_records(work, self._stage.files["hidden"][number], np.dtype(np.uint8))
+        indices = documents - numbered.range_starts[number]
+        # `numpy.packbits` puts the first bit into the highest of a byte.
+        bits: NDArray[np.uint8] = self._bits[indices >> 3] >> (7 - (indices & 7)).astype(np.uint8) & np.uint8(1)
+        return bits

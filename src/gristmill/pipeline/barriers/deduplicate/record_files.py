@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 KEY = np.dtype([("key", "<u8"), ("row", "<u4")])
 DIGEST = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u4")])
 PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
-ALIKE = np.dtype([("first", "<i8"), ("second", "<i8"), ("similarity", "<f8"), ("is_exact", "?")])
+SIMILAR = np.dtype([("first", "<i8"), ("second", "<i8"), ("estimate", "<f8")])
+NUMBER = np.dtype([("document", "<i8")])
 
 _BLOCK_RECORDS = 1 << 21
 
@@ -49,9 +50,18 @@ def write_records(stem: OutputStem, suffix: str, records: NDArray[Any]) -> Store
         return writer.commit()
 
 
+def scatter_records(
+    stem: OutputStem, suffix: str, records: NDArray[Any], partitions: NDArray[np.int64], num_partitions: int
+) -> PartitionedFile:
+    """Write records to a partitioned file of their own, each with the number of its partition."""
+    with PartitionWriter(stem, suffix, num_partitions) as writer:
+        writer.scatter(records, partitions)
+        return writer.close()
+
+
 def read_records(root: Location, file: StoredFile, kind: np.dtype[Any]) -> NDArray[Any]:
     """Read all records of a file."""
-    return read_array(file.below(root), kind)
+    return read_array(file.below(root), kind) if file.bytes else np.empty(0, kind)
 
 
 def map_records(root: Location, path: str, kind: np.dtype[Any] | type, width: int | None = None) -> NDArray[Any]:

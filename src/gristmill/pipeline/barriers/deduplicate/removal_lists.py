@@ -1,7 +1,7 @@
 """What a `deduplicate` removes from a stored stream, and how many documents each one that stays stands for.
 
-Documents are numbered over all streams; a stream knows the number of its first one. The lists are sorted and in one
-file for all streams, of which each reads its own range: 25 bytes for each document that is removed.
+Documents are numbered over all streams; a stream knows the number of its first one. The lists are sorted, and in one
+file for each range of documents, of which a stream reads its own part: 45 bytes for each document that is removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.storage.locations import Location
 
-REMOVAL = np.dtype([("document", "<i8"), ("survivor", "<i8"), ("similarity", "<f8"), ("is_exact", "?")])
+REMOVAL = np.dtype(
+    [
+        ("document", "<i8"),
+        ("survivor", "<i8"),
+        ("similarity", "<f8"),
+        ("is_exact", "?"),
+        ("file", "<u8"),  # the origin of the survivor
+        ("position", "<u8"),
+        ("part", "<u4"),
+    ]
+)
 COUNT = np.dtype([("document", "<i8"), ("count", "<i8")])
 
 
