@@ -11,6 +11,7 @@ from gristmill.steps.deduplicate.candidates import find_candidate_pairs, group_b
 from gristmill.steps.deduplicate.clusters import SimilarityGraph
 from gristmill.steps.deduplicate.deduplicate import Deduplicate
 from gristmill.steps.deduplicate.large_groups import pair_likely_members
+from gristmill.steps.deduplicate.partitions import call_place
 from gristmill.text.shingles import ShingleSets
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def call_kernels() -> None:
     groups = group_by_key(signed.keys.reshape(-1), np.repeat(signed.rows, step.bands), _give_equal_ranks)
     pairs = find_candidate_pairs(groups, signed.sketches.__getitem__)
     list(pair_likely_members(signed.rows, signed.sketches.__getitem__, 0))
+    call_place()
     graph = SimilarityGraph(pairs, _give_equal_ranks)
     graph.missing_pairs()
     graph.removals(np.ones(len(pairs)), 0)

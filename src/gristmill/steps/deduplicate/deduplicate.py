@@ -90,6 +90,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         "gristmill.text.shingles.kernels",
         "gristmill.text.shingles.set_kernels",
         "gristmill.steps.deduplicate.candidates",
+        "gristmill.steps.deduplicate.partitions",
         "gristmill.steps.deduplicate.clusters",
         "gristmill.steps.deduplicate.large_groups",
     )
@@ -318,6 +319,7 @@ class DeduplicatePieces(GlobalStep, tag="deduplicate", frozen=True, kw_only=True
     kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.call_piece_kernels"
     kernel_modules: ClassVar[tuple[str, ...]] = (
         "gristmill.text.shingles.kernels",
+        "gristmill.steps.deduplicate.partitions",
         "gristmill.steps.deduplicate.pieces",
     )
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss", "partition_bytes")

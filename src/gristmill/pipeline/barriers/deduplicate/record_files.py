@@ -14,6 +14,7 @@ import numpy as np
 
 from gristmill.core.seeds import find_ranges
 from gristmill.shards.manifest import StoredFile
+from gristmill.steps.deduplicate.partitions import sort_by_partition
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.mapped_files import map_array, read_array
 from gristmill.storage.stored_paths import Count, path_below
@@ -87,7 +88,8 @@ class RecordWriter:
 
     def add(self, records: NDArray[Any]) -> None:
         """Append records to the file."""
-        self._file.write(np.ascontiguousarray(records).tobytes())
+        if records.size:
+            self._file.write(np.ascontiguousarray(records).reshape(-1).view(np.uint8).data)
 
     def commit(self) -> StoredFile:
         """Give the file its name, and sync it if the stem says so."""
@@ -162,9 +164,7 @@ class PartitionWriter(RecordWriter):
         records = np.concatenate([records for records, _ in self._buffer])
         partitions = np.concatenate([partitions for _, partitions in self._buffer])
         self._buffer, self._num_buffered = [], 0
-        if self._num_partitions <= 1 << 16:
-            partitions = partitions.astype(np.uint16)  # numbers of 16 bits are sorted by counting
-        order = np.argsort(partitions, kind="stable")
-        self.add(records[order])
-        self._bounds.append(self._num_written + np.searchsorted(partitions[order], np.arange(self._num_partitions + 1)))
+        ordered, starts = sort_by_partition(records, partitions, self._num_partitions)
+        self.add(ordered)
+        self._bounds.append(self._num_written + starts)
         self._num_written += len(records)
