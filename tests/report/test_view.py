@@ -192,6 +192,47 @@ def test_the_keyboard_alone_suffices(serve, browser, mixed_rows):
     page.close()
 
 
+CONTRASTS = r"""(() => {
+  const parse = (color) => color.match(/[\d.]+/g).map(Number);
+  const flatten = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  const measure = ([r, g, b]) => 0.2126 * flatten(r / 255) + 0.7152 * flatten(g / 255) + 0.0722 * flatten(b / 255);
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = parse(getComputedStyle(node).backgroundColor);
+      if (color.length === 3) return color;
+    }
+    return [255, 255, 255];
+  };
+  const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  const hasText = (node) => node.matches("input, select, button")
+    || [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+  return [...document.body.querySelectorAll("*")]
+    .filter((node) => node.checkVisibility() && !node.closest("svg, script") && hasText(node))
+    .map((node) => [ratio(measure(parse(getComputedStyle(node).color)), measure(ground(node))),
+      `${node.tagName}.${node.className}: ${node.textContent.slice(0, 40)}`]);
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_contrast_of_every_text(serve, browser, web, mixed_rows, dark):
+    """All texts of the page, as they are drawn, have the contrast of WCAG AA: also in filters, marks and hits."""
+    viewer = serve(web, mixed_rows)
+    page = browser.open(viewer.url, dark=dark)
+    for place, sign in (
+        (f"show={quote(str(mixed_rows))}", ".token"),
+        ("show=out&score=gopher_quality.words:1:", ".strip"),
+        ("show=out&query=document", "#search-status[data-done]"),
+        (f"show={quote('out · dropped')}&reason={quote('normalize: changed')}", ".differs"),
+        ("show=out&step=nonsense", "#problem"),
+    ):
+        page.run(f"location.hash = {json.dumps(place)}")
+        page.wait(f"document.querySelector({json.dumps(sign)})")
+        contrasts = page.run(CONTRASTS)
+        assert len(contrasts) > 15
+        assert [name for ratio, name in contrasts if ratio < 4.5] == []
+    page.close()
+
+
 def test_differences_side_by_side(serve, browser, tmp_path):
     """The words that differ are marked on both sides, and lead to the rows of both datasets."""
     out = tmp_path / "other"

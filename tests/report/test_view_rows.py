@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from gristmill_testing.pictures import photo
+from gristmill_testing.small_tokenizers import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +15,8 @@ import gristmill as gm
 from gristmill import steps
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.inspecting.viewing import open_collections
-from gristmill.report.view.dataset_rows import make_record_blocks
 from gristmill.report.view.requests import Requests
+from gristmill.report.view.row_blocks import make_line_blocks, make_record_blocks
 from gristmill.report.view.rows import Filters, RowRange, Rows, ScoreRange, Selection, count_facets
 from gristmill.report.view.search import search_rows
 from gristmill.shards.dataset import open_dataset
@@ -66,9 +67,9 @@ def test_filters_narrow_each_other(request, name):
             return split in ("", own_split) and source in ("", own_source) and in_score
 
         expected = sorted({document[0] for document in documents if keep(document)})
-        words = {"split": split, "source": source, "count": "12", "score": [f"{WORDS}:{low}:{high}"] if scored else []}
+        words = {"split": split, "source": source, "count": "3", "score": [f"{WORDS}:{low}:{high}"] if scored else []}
         numbers, answer = read_numbers(requests, **words)
-        assert numbers == expected[:12]
+        assert numbers == expected[:3]
         assert answer["total"] == len(expected)
         # The counts of a choice are those of the page that it would open.
         for other, number in answer["facets"]["split"]:
@@ -258,3 +259,88 @@ def test_pictures_are_sent_as_what_they_are(tmp_path):
     assert "pictures" not in rows.describe_row(1)
     with pytest.raises(IndexError):
         Requests({"files": rows}).read_picture({"row": ["1"], "index": ["0"]})
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text(st.sampled_from('aksK\u017f\u212a"\\/é: {}\n'), max_size=8), min_size=1, max_size=5), st.data())
+def test_lines_are_searched_as_records_are(texts, data):
+    """Looking at the bytes of JSON first finds what decoding every line finds, however the JSON was written."""
+    query = data.draw(st.sampled_from(["k", "a", "ks", "s a", "é", ":", '"', "kk", "sk"]))
+    ascii_only = data.draw(st.booleans())
+    lines = [json.dumps({"text": text}, ensure_ascii=ascii_only).replace("k", "\\u006b", 1) for text in texts]
+
+    class Lines(Rows):
+        @property
+        def ranges(self):
+            return [RowRange(start=0, rows=len(texts))]
+
+        def read_blocks(self, start, end):
+            return make_line_blocks(["\n".join(lines).encode()], json.loads)
+
+    class Records(Lines):
+        def read_blocks(self, start, end):
+            return make_record_blocks([{"text": text} for text in texts])
+
+    assert find(Lines(), query) == find(Records(), query)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "webdataset"])
+def test_a_search_in_every_format(tmp_path, form):
+    texts = [f"text {n} of {'a needle' if n % 7 == 3 else 'hay'}" for n in range(40)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    read = steps.Read(read=str(tmp_path / "in.jsonl"))
+    recipe = gm.Recipe(sources={"web": read}, steps=[steps.Write(format=form)], output=str(tmp_path / "out"))
+    gm.run(recipe, backend="serial", progress=False)
+    rows = open_collections([tmp_path / "out"])["out"]
+    hits = [hit["number"] for hit in find(rows, "A Needle")]
+    assert [rows.describe_row(number)["text"] for number in hits] == [text for text in texts if "needle" in text]
+
+
+def test_a_hundred_million_rows(tmp_path):
+    """Shards of links to one file: any row is read by itself, and no page reads more than its rows."""
+    trained(tmp_path / "tokenizer")
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"n {n}"}) + "\n" for n in range(2000)))
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "in.jsonl"))},
+        steps=[steps.Tokenize(tokenizer=str(tmp_path / "tokenizer"))],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    [shard] = manifest["splits"]["train"]["web"]
+    # One row in 10^8 is read from one of 50,000 names of one file; only those that a page needs have to exist.
+    manifest["splits"]["train"]["web"] = [{**shard, "path": f"train/web/{n}.arrow"} for n in range(50_000)]
+    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
+    for n in (0, 31_415, 49_999):
+        (tmp_path / f"out/train/web/{n}.arrow").hardlink_to(tmp_path / "out" / shard["path"])
+    requests = Requests(open_collections([tmp_path / "out"]))
+    for row, text in ((0, "n 0"), (31_415 * 2000 + 7, "n 7"), (99_999_999, "n 1999")):
+        [number], answer = read_numbers(requests, row=str(row), count="1")
+        assert (number, answer["total"]) == (row, 100_000_000)
+        tokens = answer["rows"][0]["documents"][0]["tokens"]
+        assert "".join(token[1] for token in tokens).startswith(text)
+    assert answer["next"] is None
+    assert requests.read_rows({"row": ["2000"]})["rows"][0]["bad"]  # a shard that is not there says so
+
+
+def test_a_dataset_on_a_store(s3, mixed_rows, tmp_path, monkeypatch):
+    """The same rows, filters, searches and steps as on a disk; only shards that are looked at are copied."""
+    monkeypatch.setattr("gristmill.storage.local_copies._folder", tmp_path / "copies")
+    for path in mixed_rows.rglob("*"):
+        if path.is_file():
+            s3.put(f"out/{path.relative_to(mixed_rows)}", path.read_bytes())
+    remote, local = (Requests(open_collections([place])) for place in (f"{s3.url}/out", mixed_rows))
+    assert remote.describe() == local.describe()
+    for words in (
+        {},
+        {"split": ["validation"], "source": ["web"]},
+        {"score": [f"{WORDS}:10:30"], "row": ["5"]},
+        {"step": ["2"], "batch": ["3"]},
+    ):
+        assert remote.read_rows(words) == local.read_rows(words)
+    words = {"query": ["books text"]}
+    assert [hit for hit in remote.search(words) if "number" in hit] == [
+        hit for hit in local.search(words) if "number" in hit
+    ]
+    with pytest.raises(UsageError, match="no dataset"):
+        open_collections([f"{s3.url}/nothing"])

@@ -7,34 +7,34 @@ from __future__ import annotations
 
 import re
 from functools import cached_property, partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, TEXT
-from gristmill.report.plain_json import show_record
 from gristmill.report.view.describe import describe_record, list_pictures
 from gristmill.report.view.document_origins import DocumentOrigins, name_origin
+from gristmill.report.view.row_blocks import make_batch_block, make_line_blocks, make_parquet_blocks, make_record_blocks
 from gristmill.report.view.rows import RowBlock, RowRange, Rows
 from gristmill.report.view.scores import DatasetScores
 from gristmill.report.view.token_texts import TokenTexts
 from gristmill.shards.arrow_stream import read_unchecked_batches
+from gristmill.shards.formats.jsonl import decode_record, read_whole_lines
 from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.token_rows import LENGTHS, check_rows, tokens_in_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.report.view.rows import StepOrder
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Shard
 
-_ROWS_AT_ONCE = 256
 _MAX_TOKENS = 16_384
 """Tokens of a row that are shown."""
 _PLACE = re.compile(r"(?P<source>[^:]*):(?P<file>.*)@(?P<position>[0-9]+)(?:/(?P<part>[0-9]+))?", re.DOTALL)
@@ -117,21 +117,24 @@ class DatasetRows(Rows):
     def _read_shard(self, shard: Shard, first: int) -> Iterator[RowBlock]:
         manifest = self.dataset.manifest
         path = self.dataset._check_size(shard)
-        columns = manifest.schema.columns
-        if manifest.format != "arrow":
+        has_text = manifest.schema.columns.get(TEXT) in ("string", "large_string")
+        if manifest.format == "arrow":
+            for batch in read_unchecked_batches(path, manifest.shard_schema()):
+                if self.has_tokens:
+                    load, find = partial(self._decode_rows, batch), partial(_find_token, batch)
+                    yield RowBlock(first, batch.num_rows, load, find)
+                else:
+                    yield make_batch_block(batch, first, has_text=has_text)
+                first += batch.num_rows
+        elif manifest.format == "parquet" and has_text:
+            yield from make_parquet_blocks(path, first)
+        elif manifest.format == "jsonl":
+            yield from make_line_blocks(read_whole_lines(path), decode_record, first)
+        else:
             schema = self.dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
             yield from make_record_blocks(open_shard(path, manifest.format, manifest.kind, schema).rows(), first)
-            return
-        for batch in read_unchecked_batches(path, manifest.shard_schema()):
-            if self.has_tokens:
-                load = partial(self._decode_rows, batch)
-                yield RowBlock(first, batch.num_rows, load, partial(_find_token, batch))
-            else:
-                has_text = columns.get(TEXT) in ("string", "large_string")
-                yield RowBlock(first, batch.num_rows, partial(_load_text if has_text else _show_records, batch))
-            first += batch.num_rows
 
-    def _decode_rows(self, batch: pa.RecordBatch) -> pa.Array:
+    def _decode_rows(self, batch: pa.RecordBatch, _: str | None) -> pa.Array:
         check_rows(_check(batch))
         return self.token_texts.decode_rows(batch)
 
@@ -139,16 +142,6 @@ class DatasetRows(Rows):
 def _check(batch: pa.RecordBatch) -> pa.RecordBatch:
     batch.validate(full=True)
     return batch
-
-
-def _load_text(batch: pa.RecordBatch) -> pa.Array:
-    text = batch.column(TEXT)
-    text.validate(full=True)
-    return text
-
-
-def _show_records(batch: pa.RecordBatch) -> pa.Array:
-    return pa.array([show_record(record) for record in _check(batch).to_pylist()], pa.large_string())
 
 
 def _find_token(batch: pa.RecordBatch, token: int) -> NDArray[np.bool_]:
@@ -162,19 +155,3 @@ def _find_token(batch: pa.RecordBatch, token: int) -> NDArray[np.bool_]:
     mask = np.zeros(batch.num_rows, np.bool_)
     mask[rows[positions - starts[rows] < num_tokens[rows]]] = True
     return mask
-
-
-def make_record_blocks(records: Iterable[Mapping[str, Any]], first: int = 0) -> Iterator[RowBlock]:
-    """Make blocks for a search of records that are read one after another."""
-    remaining = iter(records)
-    while group := list(islice(remaining, _ROWS_AT_ONCE)):
-        texts = [_show_for_search(record) for record in group]
-        yield RowBlock(first, len(group), partial(pa.array, texts, pa.large_string()))
-        first += len(group)
-
-
-def _show_for_search(record: Mapping[str, Any]) -> str:
-    try:
-        return show_record(record).encode(errors="replace").decode()
-    except RecursionError:  # nested too deeply to be shown
-        return ""

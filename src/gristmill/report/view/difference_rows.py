@@ -13,7 +13,7 @@ import msgspec
 
 from gristmill.report.differences import match_documents
 from gristmill.report.plain_json import show_record
-from gristmill.report.view.dataset_rows import make_record_blocks
+from gristmill.report.view.row_blocks import make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 from gristmill.report.view.text_difference import find_spans, mark_difference
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING, Any
 
-from gristmill.report.view.dataset_rows import make_record_blocks
 from gristmill.report.view.describe import describe_record, list_pictures
-from gristmill.report.view.raw_files import BadRecord, open_raw_file
+from gristmill.report.view.raw_files import BadRecord, JsonLinesFile, decode_line, open_raw_file
+from gristmill.report.view.row_blocks import make_line_blocks, make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 
 if TYPE_CHECKING:
@@ -62,6 +62,16 @@ class FileRows(Rows):
     def read_blocks(self, start: int, end: int) -> Iterator[RowBlock]:
         for path, part in zip(self._paths, self._ranges, strict=True):
             if part.start < end and part.start + part.rows > start:
-                records = open_raw_file(path).rows()
-                shown = ({"text": r.text} if isinstance(r, BadRecord) else r for r in records)
-                yield from make_record_blocks(shown, part.start)
+                file = open_raw_file(path)
+                if isinstance(file, JsonLinesFile):
+                    yield from make_line_blocks(file.read_chunks(), _decode_for_search, part.start)
+                else:
+                    yield from make_record_blocks(map(_make_searchable, file.rows()), part.start)
+
+
+def _decode_for_search(line: bytes) -> dict[str, Any]:
+    return _make_searchable(decode_line(line))
+
+
+def _make_searchable(record: RawRecord) -> dict[str, Any]:
+    return {"text": record.text} if isinstance(record, BadRecord) else record

@@ -10,8 +10,8 @@ import numpy as np
 
 from gristmill.core.names import check_choice
 from gristmill.report.plain_json import show_record
-from gristmill.report.view.dataset_rows import make_record_blocks
 from gristmill.report.view.describe import cut_text, describe_record
+from gristmill.report.view.row_blocks import make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 from gristmill.report.view.text_difference import mark_difference
 from gristmill.shards.formats.shard_format import open_shard

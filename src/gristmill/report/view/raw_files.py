@@ -6,7 +6,7 @@ file and one record of at most 64 MiB, whatever the file says about itself.
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_RECORD_BYTES = 64 << 20
 _PIECE = 1 << 20
 _ROWS_AT_ONCE = 64
+_LINES_AT_ONCE = 512
 _ARROW_FILE = b"ARROW1"
 _RECORD_ERRORS = (*READ_ERRORS, RecursionError, TypeError)
 
@@ -88,10 +89,16 @@ class JsonLinesFile:
         while self._next <= index:
             line = next(self._lines)
             self._next += 1
-        return _decode_line(line)
+        return decode_line(line)
 
     def rows(self) -> Iterator[RawRecord]:
-        return map(_decode_line, self._read_lines(0))
+        return map(decode_line, self._read_lines(0))
+
+    def read_chunks(self) -> Iterator[bytes]:
+        """Read groups of whole lines, for a search; of a line that is too long, the beginning."""
+        lines = (line.text.encode() if isinstance(line, BadRecord) else line for line in self._read_lines(0))
+        while group := list(islice(lines, _LINES_AT_ONCE)):
+            yield b"\n".join(group)
 
     def _read_lines(self, first_piece: int) -> Iterator[bytes | BadRecord]:
         pending: list[bytes] = []
@@ -134,7 +141,8 @@ def _make_too_long(num_bytes: int, pending: list[bytes]) -> BadRecord:
     return BadRecord(f"the line has {num_bytes:,} bytes, more than the {MAX_RECORD_BYTES:,} that are read", beginning)
 
 
-def _decode_line(line: bytes | BadRecord) -> RawRecord:
+def decode_line(line: bytes | BadRecord) -> RawRecord:
+    """Decode a line; one that is no JSON becomes a bad record."""
     if isinstance(line, BadRecord):
         return line
     try:

@@ -29,6 +29,8 @@ SEARCH_KINDS = get_args(SearchKind)
 NUM_THREADS = 2
 _SNIPPET = 60
 _MAX_MATCH = 200
+_PLAIN = re.compile(r"[ !#-.0-\[\]-~]+")
+"""Characters that JSON writes as they are, unless it writes their code: no quotes, slashes or backslashes."""
 _MAX_BLOCK_HITS = 200
 """Hits of one block that are described; a search shows no more in all."""
 
@@ -81,17 +83,30 @@ def _make_finder(query: str, kind: SearchKind) -> Callable[[RowBlock, Selection,
             raise UsageError(f"{query!r} is no token id", help="search for text instead, or give a number")
         return lambda block, selection, start: _find_token(block, selection, start, int(query))
     expression = f"(?i){_remove_groups(query) if kind == 'regex' else re.escape(query)}"
+    literal = _find_literal(query) if kind == "text" else None
     try:
         pc.match_substring_regex(pa.array([""]), expression)
     except pa.ArrowInvalid as error:
         raise UsageError(
             f"{query!r} is no regular expression: {error}", help="expressions are those of RE2, without look-around"
         ) from None
-    return lambda block, selection, start: _find_text(block, selection, start, expression)
+    return lambda block, selection, start: _find_text(block, selection, start, expression, literal)
 
 
-def _find_text(block: RowBlock, selection: Selection, start: int, expression: str) -> list[Hit]:
-    texts = block.load_texts()
+def _find_literal(query: str) -> str | None:
+    r"""Find a text that the JSON of every record with the query has; None: there is none.
+
+    Spaces at the ends and colons could also belong to how a record is shown.
+
+    >>> _find_literal("warning, tea"), _find_literal('say "no"'), _find_literal(" a")
+    ('warning, tea', None, None)
+    """
+    is_plain = _PLAIN.fullmatch(query) and query == query.strip() and "  " not in query and ":" not in query
+    return query if is_plain else None
+
+
+def _find_text(block: RowBlock, selection: Selection, start: int, expression: str, literal: str | None) -> list[Hit]:
+    texts = block.load_texts(literal)
     matching = pc.match_substring_regex(texts, expression).fill_null(False).to_numpy(zero_copy_only=False)
     indices = _choose_hits(matching, block, selection, start)
     chosen = texts.take(pa.array(indices))

@@ -118,16 +118,20 @@ class JsonlShard:
 
 def read_line_chunks(path: Path) -> Iterator[list[bytes]]:
     """Read whole lines, those of about one piece of the stream at a time."""
+    return (chunk.split(b"\n") for chunk in read_whole_lines(path))
+
+
+def read_whole_lines(path: Path) -> Iterator[bytes]:
+    """Read pieces of the stream that end with a line, without its line break."""
     unfinished: list[bytes] = []
     for piece in _read_pieces(path):
-        *lines, rest = piece.split(b"\n")
-        if lines:
-            lines[0] = b"".join([*unfinished, lines[0]])
-            yield lines
+        lines, line_break, rest = piece.rpartition(b"\n")
+        if line_break:
+            yield b"".join([*unfinished, lines])
             unfinished = []
         unfinished.append(rest)
     if last := b"".join(unfinished):
-        yield [last]
+        yield last
 
 
 def decode_record(content: bytes) -> ShardRecord:
