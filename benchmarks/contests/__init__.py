@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.contests import chats, dedup, documents, pack, quality, recipe, samples, stages, start, stream, tokenize
+from benchmarks.contests import (
+    chats,
+    curation,
+    dedup,
+    documents,
+    pack,
+    quality,
+    recipe,
+    samples,
+    stages,
+    start,
+    stream,
+    tokenize,
+)
 
 if TYPE_CHECKING:
     from benchmarks.harness.contest import Contest, Setting
@@ -23,6 +36,7 @@ def list_contests(setting: Setting) -> dict[str, list[Contest]]:
         "quality": quality.CONTESTS,
         "recipe": recipe.CONTESTS,
         "dedup": dedup.CONTESTS,
+        "curation": curation.CONTESTS,
         "pack": pack.CONTESTS,
         "stream": stream.CONTESTS,
         "samples": samples.CONTESTS,
