@@ -18,6 +18,7 @@ from gristmill.engine.worker.job import make_import_job
 from gristmill.pipeline.stages import WORKER_MODULE
 from gristmill.recipe.overrides import apply_overrides
 from gristmill.recipe.yaml_tree import parse_yaml
+from gristmill.runtime.compute_functions import make_compute_functions_on_demand
 from gristmill.storage.patterns import expand_braces, is_wild
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def start_workers_early(
         apply_overrides(tree, overrides)
         num_bytes = _count_input_bytes(tree.data, Path(recipe).absolute().parent)
         num_workers = min(choose_num_workers(workers or "auto"), num_bytes // BYTES_A_WORKER)
-        pool.start_ahead(num_workers, make_import_job(WORKER_MODULE))
+        pool.start_ahead(num_workers, make_import_job(WORKER_MODULE, make_compute_functions_on_demand))
     return pool
 
 

@@ -23,6 +23,7 @@ from gristmill.cli.options import (
 from gristmill.core.errors import UsageError
 from gristmill.engine.events import EventLog
 from gristmill.engine.pinning import PINS, Pin
+from gristmill.runtime.compute_functions import make_compute_functions_on_demand
 
 _MONITORS = ("terminal", "web")
 
@@ -142,6 +143,7 @@ def command(
     started = monotonic()
     with start_workers_early(recipe, overrides, workers=workers, backend=backend, pin=pin) as pool:
         # Imported while the workers start.
+        make_compute_functions_on_demand()
         from gristmill.cli.run_recipe import Output, run_and_print  # noqa: PLC0415
         from gristmill.pipeline.stages.options import RunOptions  # noqa: PLC0415
 

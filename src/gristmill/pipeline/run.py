@@ -28,9 +28,10 @@ from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.pipeline.stages import WORKER_MODULE
 from gristmill.pipeline.stages.compile_ahead import compile_ahead
 from gristmill.pipeline.stages.options import RunOptions
+from gristmill.runtime.compute_functions import make_compute_functions_on_demand
+from gristmill.runtime.loaded_content import TOKENIZER, forget_content
 from gristmill.shards.manifest import MANIFEST
 from gristmill.steps.read import CELL_BYTES
-from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +145,7 @@ def run_recipe(
                     plan = plan_recipe(spooled=spooled, pool=pool, on_placement=start_workers)
                     return _run_locked(plan, options, held, pool)
         finally:
-            clear_engine_cache()  # a tokenizer that this process has used takes up to 200 MiB
+            forget_content([TOKENIZER], needed=())  # a tokenizer that this process has used takes up to 200 MiB
 
 
 def _start_workers(
@@ -156,7 +157,8 @@ def _start_workers(
     if not (options.update or options.overwrite) and (output / MANIFEST).exists():
         return
     num_workers = choose_num_workers(options.workers, placement.backend)
-    pool.start_ahead(min(num_workers, max(1, num_bytes // CELL_BYTES)), make_import_job(WORKER_MODULE))
+    imports = make_import_job(WORKER_MODULE, make_compute_functions_on_demand)
+    pool.start_ahead(min(num_workers, max(1, num_bytes // CELL_BYTES)), imports)
 
 
 def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerPool) -> RunResult:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+TOKENIZER = "tokenizer"
+"""The kind of tokenizers. Named here, so that they are freed without importing what loads them."""
+
 _kinds: dict[str, dict[tuple[str, Hashable], Any]] = {}
 """By kind: what is loaded, the last used at the end, under its content and the form in which it was loaded."""
 

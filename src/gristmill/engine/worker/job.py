@@ -44,15 +44,19 @@ class Job:
         return (context.state,) if self.setup is not None else ()
 
 
-def make_import_job(module: str) -> Job:
-    """Make the job of workers that are started before there is work for them: to import what they will need."""
-    return Job(import_module, partial(_import_for_good, module), runs_user_code=False)
+def make_import_job(module: str, prepare: Callable[[], None]) -> Job:
+    """Make the job of workers that are started before there is work for them: to import what they will need.
+
+    `prepare` is called first.
+    """
+    return Job(import_module, partial(_import_for_good, module, prepare), runs_user_code=False)
 
 
-def _import_for_good(module: str) -> None:
+def _import_for_good(module: str, prepare: Callable[[], None]) -> None:
     """Import a module, and keep what it made from the garbage collector: it stays, and need not be searched again."""
     gc.disable()
     try:
+        prepare()
         import_module(module)
     finally:
         gc.freeze()

@@ -28,6 +28,7 @@ from gristmill.pipeline.planning.unite_sources import unite_sources
 from gristmill.pipeline.planning.units import UNIT_BYTES, can_cut_cells, choose_cut
 from gristmill.pipeline.planning.used_plugins import describe_packages, find_used_plugins
 from gristmill.pipeline.work_folder import check_writable
+from gristmill.runtime.loaded_content import TOKENIZER, forget_content
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.pack.pack import Pack
@@ -35,7 +36,6 @@ from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
 from gristmill.storage.locations import parse_location
 from gristmill.storage.plan_cache import use_plan_cache
-from gristmill.text.tokenizers import clear_engine_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -273,7 +273,7 @@ def make_plan(
     if pack is not None and is_masked(sources[0].output_schema):
         pack = pack.to_chat_form()
     if placement.backend in ("processes", "ray"):
-        clear_engine_cache()  # the workers load their own
+        forget_content([TOKENIZER], needed=())  # the workers load their own
     check_writable(output)
     packages = find_used_plugins(recipe, sources)
     versions = fingerprint.find_versions() | describe_packages(packages.values())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from gristmill.core.names import check_choice
-from gristmill.runtime.loaded_content import forget_content, load_once
+from gristmill.runtime.loaded_content import TOKENIZER, forget_content, load_once
 from gristmill.storage.installed_versions import find_version
 from gristmill.text.tokenizers.facts import TokenizerFacts, read_facts
 
@@ -33,7 +33,6 @@ ENGINES = {
     REFERENCE: ("gristmill.text.tokenizers.reference", "ReferenceEngine"),
     FAST: ("gristmill.text.tokenizers.fast", "FastEngine"),
 }
-_KIND = "tokenizer"
 _MAX_KEPT = 2
 
 
@@ -113,12 +112,12 @@ def load_engine(files: TokenizerFiles, engine: str = REFERENCE, *, specials_as_t
     # A tokenizer of 150,000 tokens takes a second to load, and a plan needs it several times. Threads do not share one:
     # they would wait for each other.
     form = engine, specials_as_text, get_ident()
-    return load_once(_KIND, files.content, form, load, max_kept=_MAX_KEPT)
+    return load_once(TOKENIZER, files.content, form, load, max_kept=_MAX_KEPT)
 
 
 def clear_engine_cache() -> None:
     """Free the memory of cached engines."""
-    forget_content([_KIND], needed=())
+    forget_content([TOKENIZER], needed=())
 
 
 def engine_version(engine: str) -> str:
