@@ -20,7 +20,6 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.shards.manifest import MANIFEST
 from gristmill.storage.commit import make_folder, remove_temporaries, write_file
-from gristmill.storage.known_files import KnownFiles
 from gristmill.storage.locations import StorePath, list_files_below, list_names, parse_location
 from gristmill.storage.lock import LOCK_NAME
 from gristmill.storage.stored_paths import StoredName, decode_stored, path_below
@@ -28,6 +27,7 @@ from gristmill.storage.stored_paths import StoredName, decode_stored, path_below
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from gristmill.storage.known_files import KnownFiles
     from gristmill.storage.locations import Location
 
 WORK_FOLDER = ".gristmill"
@@ -272,6 +272,8 @@ class RunFiles:
     def __init__(self, output: Location, intermediate: Location) -> None:
         self._output = output
         self._intermediate = intermediate
+        from gristmill.storage.known_files import KnownFiles  # noqa: PLC0415  (workers do not need it)
+
         self._output_files = KnownFiles(output)
         self._intermediate_files = self._output_files if intermediate == output else KnownFiles(intermediate)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -17,20 +16,22 @@ from gristmill.core.recipe import AUTO
 from gristmill.core.records import SourceFile
 from gristmill.engine.tasks import NOT_READY, Task
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.planning.packed_list import PackedList
-from gristmill.pipeline.planning.source_plan import SourcePlan
 from gristmill.pipeline.planning.units import Span, Unit, UnitCut, can_cut_cells, choose_cut, cut_into_slices
 from gristmill.pipeline.stages.join import JoinTask, merge_unjoined
 from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask, measure_input
 from gristmill.pipeline.work_folder import work_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import Literal
 
     from gristmill.engine.tasks import NotReady
+    from gristmill.pipeline.planning.packed_list import PackedList
+    from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import UnitInput
+
+    UnitList: TypeAlias = PackedList["StageUnit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,12 @@ class StageUnit:
         return sum(map(measure_input, self.inputs))
 
 
-UnitList: TypeAlias = PackedList[StageUnit]
-list_units = partial(UnitList, shared_types=(SourceFile, SourcePlan))
+def list_units(units: Iterable[StageUnit] = ()) -> UnitList:
+    """Make a list of units that takes little memory."""
+    from gristmill.pipeline.planning.packed_list import PackedList  # noqa: PLC0415  (workers need neither)
+    from gristmill.pipeline.planning.source_plan import SourcePlan  # noqa: PLC0415
+
+    return PackedList(units, shared_types=(SourceFile, SourcePlan))
 
 
 class ReceiptBook(Protocol):
