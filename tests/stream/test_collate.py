@@ -8,6 +8,7 @@ from gristmill_testing.token_datasets import write_tokens
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.stream import Collate, Stream
 from gristmill.stream.collate import MATRICES
+from gristmill.stream.prove import prove
 
 FIELDS = (*MATRICES, "cu_seqlens")
 
@@ -171,3 +172,56 @@ def test_empty_rows_fill_up_all_arrays(packed):
     assert (batch["input_ids"][1:] == 5).all()
     assert (batch["document_ids"][1:] == -1).all()
     assert batch["cu_seqlens"][-3:].tolist() == [12, 24, 36]
+
+
+def slow_aligned_batch(rows, width, align, *, masked, shifted):
+    """Documents one by one: each with its own labels, and behind it padding up to a multiple."""
+    arrays = {name: [] for name in MATRICES}
+    ends = [0]
+    for number, documents in enumerate(rows):
+        row = {name: [] for name in MATRICES}
+        place = 0  # in the stored row, where every second token is trained
+        for index, document in enumerate(documents):
+            labels = [token if not masked or (place + k) % 2 else -100 for k, token in enumerate(document)]
+            place += len(document)
+            labels[0] = -100
+            padding = -len(document) % align
+            row["input_ids"] += document + [0] * padding
+            row["labels"] += ([*labels[1:], -100] if shifted else labels) + [-100] * padding
+            row["position_ids"] += range(len(document) + padding)
+            row["document_ids"] += [index] * len(document) + [-1] * padding
+            row["attention_mask"] += [1] * len(document) + [0] * padding
+            ends.append(number * width + len(row["input_ids"]))
+        rest = width - len(row["input_ids"])
+        if rest:
+            ends.append((number + 1) * width)
+        for name, filler in {"input_ids": 0, "labels": -100, "document_ids": -1, "attention_mask": 0}.items():
+            row[name] += [filler] * rest
+        row["position_ids"] += range(rest)
+        for name, values in row.items():
+            arrays[name].append(values)
+    return {**arrays, "cu_seqlens": ends, "max_seqlen": max(np.diff(ends))}
+
+
+@pytest.mark.parametrize("labels", ["same", "shifted"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_aligned_documents(tmp_path, labels, masked):
+    rng = np.random.default_rng(3)
+    lengths = [[5, 3, 4], [1, 1, 1, 1, 1, 1], [24], [8, 16], [20, 4], [7], [4, 4, 4, 4, 4, 4]]
+    rows = [[rng.integers(1, 60_000, length).tolist() for length in row] for row in lengths]
+    folder = write_tokens(tmp_path / "out", {("train", "web"): [rows]}, row_length=24, loss_masks=masked)
+    stream = Stream(folder, shuffle=False, epochs=1, collate=Collate(fields=FIELDS, labels=labels, align=4))
+    slow = slow_aligned_batch(rows, 24, 4, masked=masked, shifted=labels == "shifted")
+    batch = stream.rows(0, 7)
+    assert_equal(batch, slow)
+    assert all(end % 4 == 0 for end in batch["cu_seqlens"].tolist())
+    assert batch.tokens.tolist() == [sum(row) for row in lengths]
+    assert prove(stream, [2, 1], [0], [2])
+    few = Stream(folder, shuffle=False, collate=Collate(align=4, fields=("input_ids",))).rows(0, 7)
+    assert few["input_ids"].tolist() == slow["input_ids"]
+
+
+def test_rows_without_space_for_alignment_are_refused(tmp_path):
+    folder = write_tokens(tmp_path / "out", {("train", "web"): [[[[1, 2, 3], [4, 5, 6, 7, 8]]]]}, row_length=8)
+    with pytest.raises(UsageError, match="multiples of 4"):
+        Stream(folder, collate=Collate(align=4)).rows(0, 1)

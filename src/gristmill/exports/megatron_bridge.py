@@ -2,6 +2,7 @@
 
 A row is `input_ids` (without padding), `loss_mask` (1 where the next token of the same document is trained) and
 `seq_start_id` (where documents begin). Its reader keeps one row group in memory, so they are small: 500 rows.
+If the dataset was packed with `align`, each document is padded to a multiple of it, as context parallelism needs it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gristmill.exports.tables import ParquetTables, TablesLayout
-from gristmill.exports.tokens import refuse_unpacked, refuse_untokenized
+from gristmill.exports.tokens import find_align, refuse_unpacked, refuse_untokenized
 from gristmill.exports.training import MEGATRON_BRIDGE
 
 if TYPE_CHECKING:
@@ -35,4 +36,7 @@ class MegatronBridgeFormat(ParquetTables):
     def make_layout(self, split: ExportSplit) -> TablesLayout:
         rows = split.row_group_rows or _ROW_GROUP_ROWS
         layout = super().make_layout(replace(split, columns=MEGATRON_BRIDGE, row_group_rows=rows))
-        return replace(layout, infix=".idx")
+        tokenizer = split.manifest.tokenizer
+        pad_ids = (tokenizer.pad_id, tokenizer.eos_id) if tokenizer is not None else ()
+        pad_id = next((pad_id for pad_id in pad_ids if pad_id is not None), 0)
+        return replace(layout, infix=".idx", align=find_align(split.manifest), pad_id=pad_id)

@@ -138,6 +138,9 @@ class TablesLayout:
     """The rows in a row group of Parquet; None: as many as 32 MiB hold."""
     infix: str = ""
     """What precedes the suffix of the files' names."""
+    align: int = 1
+    """Documents of token rows are padded to multiples of this, with `pad_id`."""
+    pad_id: int = 0
 
     @property
     def files(self) -> Sequence[PlannedFile]:
@@ -188,7 +191,7 @@ class TablesLayout:
     def _write_tokens(self, slot: ShardSlot, file: ByteSink) -> None:
         batches, schema = read_shard_batches(slot), self.schema
         if self.columns != STORED:
-            batches = (make_training_rows(batch, self.columns) for batch in batches)
+            batches = (make_training_rows(batch, self.columns, self.align, self.pad_id) for batch in batches)
             schema = training_schema(self.columns)
         if self.format.name == "parquet":
             write_shard(self.format, schema, batches, file, self.row_group_rows)

@@ -139,3 +139,14 @@ def refuse_large_ids(ids: NDArray[np.unsignedinteger], dtype: np.dtype[np.intege
             help=help,
             path=path,
         )
+
+
+def find_align(manifest: Manifest) -> int:
+    """Find the `align` that rows were packed with, by the recipe in the manifest; 1: none."""
+    steps = manifest.recipe.get("steps")
+    for step in steps if isinstance(steps, list) else ():
+        pack = step.get("pack") if isinstance(step, dict) else None
+        align = pack.get("align", 1) if isinstance(pack, dict) else 1
+        if isinstance(align, int) and align > 1:
+            return align
+    return 1

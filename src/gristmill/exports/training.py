@@ -58,8 +58,8 @@ def training_schema(columns: str) -> pa.Schema:
     return pa.schema({name: pa.list_(_TYPES.get(name, pa.int32())) for name in _NAMES[columns]})
 
 
-def make_training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
-    """Replace the columns of token rows, packed or not."""
+def make_training_rows(rows: pa.RecordBatch, columns: str, align: int = 1, pad_id: int = 0) -> pa.RecordBatch:
+    """Replace the columns of token rows, packed or not. `align`: see `align_documents`, for rows without padding."""
     filled = tokens_in_rows(rows)
     ids = _without_padding(rows.column(INPUT_IDS), filled).astype(np.int32)
     sizes = rows.column(LENGTHS).flatten().to_numpy()
@@ -77,17 +77,20 @@ def make_training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
             _spread_over_rows(values, is_filled, fill) for values, fill in ((labels, _IGNORED), (attention, 0))
         )
         filled = np.full(rows.num_rows, row_length)
+    trains_next = np.append(is_label[1:], False)  # the first token of the next document is no label
+    if align > 1:
+        places, sizes, filled = align_documents(rows, sizes, align)
+        ids, trains_next = (_put(values, places, sizes, fill) for values, fill in ((ids, pad_id), (trains_next, False)))
     ends = pa.array(np.concatenate([[0], np.cumsum(filled)]).astype(np.int32))
     document_ends = rows.column(LENGTHS).offsets.to_numpy()
     documents = pa.array(document_ends - document_ends[0])
-    trains_next = np.append(is_label[1:], False)  # the first token of the next document is no label
     lists_by_name = {
         INPUT_IDS: (ends, ids),
         "labels": (ends, labels),
         "position_ids": (ends, positions),
         "attention_mask": (ends, attention),
         "seq_lengths": (documents, sizes),
-        "seq_start_id": (documents, _find_starts(rows, filled)),
+        "seq_start_id": (documents, _find_starts(rows, sizes, filled)),
         "loss_mask": (ends, trains_next),
         "loss_weights": (ends, trains_next),
     }
@@ -101,9 +104,30 @@ def make_training_rows(rows: pa.RecordBatch, columns: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(lists, schema=schema)
 
 
-def _find_starts(rows: pa.RecordBatch, filled: NDArray[np.int64]) -> NDArray[np.int64]:
+def align_documents(
+    rows: pa.RecordBatch, sizes: NDArray[np.int32], align: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Pad documents to multiples of `align`: return the place of each token, the sizes of documents and those of rows.
+
+    Documents of 5 and 3 tokens with `align` 4 have the sizes 8 and 4, and the places 0 to 4 and 8 to 10.
+    """
+    aligned = -(-sizes.astype(np.int64) // align) * align
+    padding_before = np.cumsum(aligned - sizes) - (aligned - sizes)
+    places = np.arange(int(sizes.sum())) + np.repeat(padding_before, sizes)
+    totals = np.concatenate([[0], np.cumsum(aligned)])
+    offsets = rows.column(LENGTHS).offsets.to_numpy()
+    return places, aligned, np.diff(totals[offsets - offsets[0]])
+
+
+def _put(values: NDArray[Any], places: NDArray[np.int64], sizes: NDArray[np.int64], fill: Any) -> NDArray[Any]:
+    spread = np.full(int(sizes.sum()), fill, dtype=values.dtype)
+    spread[places] = values
+    return spread
+
+
+def _find_starts(rows: pa.RecordBatch, sizes: NDArray[Any], filled: NDArray[np.int64]) -> NDArray[np.int64]:
     """Find where each document begins in its row."""
-    sizes = rows.column(LENGTHS).flatten().to_numpy().astype(np.int64)
+    sizes = sizes.astype(np.int64)
     row_starts = np.cumsum(filled) - filled
     starts: NDArray[np.int64] = np.cumsum(sizes) - sizes
     return starts - np.repeat(row_starts, rows.column(LENGTHS).value_lengths().to_numpy())

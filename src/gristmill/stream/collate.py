@@ -10,7 +10,7 @@ import numpy as np
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_bool, check_whole_number
-from gristmill.stream.kernels import A_DOCUMENTS, A_FILLED, A_SHARD, A_STORED, fill
+from gristmill.stream.kernels import A_DOCUMENTS, A_FILLED, A_SHARD, A_STORED, align_documents, fill
 from gristmill.stream.memory import memory
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the first token of a document is trained, although it is predicted from the end of another document."""
     pad_to_multiple: int = 1
     """Rows of different lengths are padded to the longest of the batch, rounded up to a multiple of this."""
+    align: int = 1
+    """Pad each document to a multiple of this, in rows that were packed with `pack: {align: …}`. The padding belongs to
+    the document in position_ids and cu_seqlens, and first tokens of documents are not trained."""
     pad_id: int | None = None
     """The id of all padding. None: rows keep the padding that they were packed with, and added padding has the id that
     the tokenizer defines, or else its end-of-text id."""
@@ -51,6 +54,7 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
         changes: dict[str, Any] = {
             "fields": tuple(fields),
             "pad_to_multiple": check_whole_number("pad_to_multiple", self.pad_to_multiple, least=1, most=_MAX_WIDTH),
+            "align": check_whole_number("align", self.align, least=1, most=_MAX_WIDTH),
             "learn_first_token": check_bool("learn_first_token", self.learn_first_token),
         }
         if self.pad_id is not None:
@@ -117,7 +121,7 @@ def collate(
         *memory(),
         pad_id,
         1 if options.labels == "shifted" else 0,
-        1 if options.learn_first_token else 0,
+        1 if options.learn_first_token and options.align == 1 else 0,
         arrays[INPUT_IDS],
         arrays.get("labels", empty),
         arrays.get("position_ids", empty),
@@ -125,6 +129,24 @@ def collate(
         arrays.get("attention_mask", empty),
         ends,
     )
+    if options.align > 1:
+        row, num_ends, longest = align_documents(
+            addresses,
+            memory()[2],
+            pad_id,
+            options.align,
+            arrays[INPUT_IDS],
+            arrays.get("labels", empty),
+            arrays.get("position_ids", empty),
+            arrays.get("document_ids", empty),
+            arrays.get("attention_mask", empty),
+            ends,
+        )
+        if row >= 0:
+            raise UsageError(
+                f"a row of {width} tokens has no space to pad its documents to multiples of {options.align}",
+                help=f"pack the dataset with pack: {{align: {options.align}}}, or leave out align",
+            )
     if wants_ends:
         arrays["cu_seqlens"] = _resize_ends(ends, num_ends, num_rows * width, options)
         arrays["max_seqlen"] = longest

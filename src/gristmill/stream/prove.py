@@ -141,11 +141,16 @@ class SlowReader:
         length = int(np.sum(record[LENGTHS]))
         if int(batch.tokens[number]) != length:
             return "tokens"
-        if not np.array_equal(np.asarray(batch[INPUT_IDS][number])[:length], record[INPUT_IDS][:length]):
+        options = self._stream.collate
+        places = list_slow_places(record, options.align)
+        if not np.array_equal(np.asarray(batch[INPUT_IDS][number])[places], record[INPUT_IDS][:length]):
             return INPUT_IDS
         if "labels" in batch:
-            labels = np.asarray(batch["labels"][number])
-            if labels.tolist() != compute_slow_labels(record, self._stream.collate, len(labels)):
+            labels = np.asarray(batch["labels"][number]).tolist()
+            expected = [IGNORED] * len(labels)
+            for place, label in zip(places, compute_slow_labels(record, options, length), strict=True):
+                expected[place] = label
+            if labels != expected:
                 return "labels"
         return None
 
@@ -186,6 +191,15 @@ class SlowReader:
         raise AssertionError("a permutation stays inside its lane")
 
 
+def list_slow_places(record: Mapping[str, Any], align: int) -> list[int]:
+    """List where each token of a row is in a batch: documents begin at multiples of `align`."""
+    places: list[int] = []
+    for length in record[LENGTHS]:
+        begin = -(-(places[-1] + 1) // align) * align if places else 0
+        places += range(begin, begin + int(length))
+    return places
+
+
 def compute_slow_labels(record: Mapping[str, Any], options: Collate, width: int) -> list[int]:
     """Make the labels of a row token by token."""
     lengths = [int(length) for length in record[LENGTHS]]
@@ -193,7 +207,7 @@ def compute_slow_labels(record: Mapping[str, Any], options: Collate, width: int)
     labels = []
     for position in range(sum(lengths)):
         is_trained = LOSS_MASK not in record or bool(record[LOSS_MASK][position])
-        if position in first_positions and not options.learn_first_token:
+        if position in first_positions and (options.align > 1 or not options.learn_first_token):
             is_trained = False
         labels.append(int(record[INPUT_IDS][position]) if is_trained else IGNORED)
     if options.labels == "shifted":

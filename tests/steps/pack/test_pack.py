@@ -12,6 +12,9 @@ from gristmill.steps.pack.pack import Pack
         ({"row_length": 8, "strategy": "bestfit"}, "best_fit"),
         ({"row_length": 8, "long_documents": "cut"}, "truncate"),
         ({"row_length": 8, "min_utilisation": 95}, "0.95"),
+        ({"row_length": 8, "align": 3}, "divisor of row_length"),
+        ({"row_length": 8, "align": 0}, "divisor of row_length"),
+        ({"row_length": 8, "align": 4, "strategy": "concat"}, "concat"),
         ({"row_length": 8, "min_utilisation": float("nan")}, "from 0 to 1"),
     ],
 )

@@ -178,3 +178,20 @@ def test_read_only_ids_as_arrow_gives_them():
     ids.flags.writeable = False
     packing = plan(Pack(row_length=4), [3])
     assert fill_rows([ids], np.array([0, 3]), packing, 4, pad_id=9).tolist() == [0, 1, 2, 9]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from([2, 3, 8]), st.integers(1, 9), st.sampled_from(LONG_DOCUMENTS), LENGTHS)
+def test_aligned_documents_fit_into_their_rows(align, multiple, long_documents, lengths):
+    """Packing with `align` is packing documents that are already padded, and no token is lost."""
+    pack = Pack(row_length=align * multiple, align=align, long_documents=long_documents)
+    packing = plan(pack, lengths)
+    for row in rows_of(packing):
+        assert sum(-(-length // align) * align for _, _, length in row) <= pack.row_length
+    assert packing.num_tokens + packing.truncated_tokens + packing.dropped_tokens == sum(lengths)
+    plain = plan(
+        Pack(row_length=pack.row_length, long_documents=long_documents), [-(-n // align) * align for n in lengths]
+    )
+    assert [[document for document, _, _ in row] for row in rows_of(packing)] == [
+        [document for document, _, _ in row] for row in rows_of(plain)
+    ] or long_documents == "drop"

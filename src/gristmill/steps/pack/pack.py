@@ -28,6 +28,10 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     `long_documents` says what to do with a document that is longer than a row: `split` it over several, `truncate` it
     to one, or `drop` it. The run fails if less than `min_utilisation` of its rows are tokens.
 
+    With `align: 16` a row has space to pad each of its documents to a multiple of 16 tokens, as context and tensor
+    parallelism need it. Documents are stored one after the other, and the space as padding at the end of the row;
+    `Collate(align=16)` puts it behind each document when batches are made.
+
     Chats (documents with a loss mask) are never cut in the middle: they cannot be concatenated or split, and long ones
     are dropped by default. A chat without a trained token, or with none left, is dropped too.
 
@@ -45,6 +49,8 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     strategy: Strategy = "best_fit"
     long_documents: LongDocuments | None = None
     """None: documents are split, chats are dropped."""
+    align: int = 1
+    """Leave space to pad each document to a multiple of this many tokens."""
     min_utilisation: float | None = None
     """The share of all places in rows that must hold tokens; None: no limit."""
 
@@ -58,6 +64,15 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
                 help="use the length of your model's context, such as 2048",
             )
         check_choices(type(self), msgspec.structs.asdict(self))
+        if self.align < 1 or self.row_length % self.align:
+            raise UsageError(
+                f"align must be a divisor of row_length ({self.row_length}), not {self.align}",
+                help="for example 16, or the least common multiple that your parallelism needs",
+            )
+        if self.align > 1 and self.strategy == CONCAT:
+            raise UsageError(
+                "pack: align cannot be kept by strategy concat, which cuts documents anywhere", help="use best_fit"
+            )
         share = self.min_utilisation
         if share is not None and not (0 <= share <= 1 and math.isfinite(share)):
             raise UsageError(f"min_utilisation must be from 0 to 1, not {share}", help="for 95 % write 0.95")

@@ -90,7 +90,9 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64]
     cut = _cut_anywhere if pack.strategy == CONCAT else _cut_long
     documents, starts, piece_lengths = cut(packed_lengths, pack.row_length)
     if pack.strategy == BEST_FIT:
-        pieces, row_ends = pack_best_fit(piece_lengths, pack.row_length)
+        # An aligned piece takes up more of a row than it has tokens: 5 of 16 tokens with `align` 16, and 11 stay free.
+        spans = -(-piece_lengths // pack.align) * pack.align if pack.align > 1 else piece_lengths
+        pieces, row_ends = pack_best_fit(spans, pack.row_length)
         documents, starts, piece_lengths = documents[pieces], starts[pieces], piece_lengths[pieces]
     elif pack.strategy == CONCAT:
         row_ends = _end_full_rows(piece_lengths, pack.row_length)
