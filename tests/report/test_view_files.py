@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gristmill as gm
+from gristmill import steps
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.pipeline.inspecting.viewing import open_collections
 from gristmill.report.view import raw_files
@@ -134,7 +136,7 @@ def test_what_cannot_be_shown_says_why(tmp_path, name, content):
         open_collections([tmp_path / name])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_damage_never_raises_anything_else(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damage")
@@ -143,7 +145,8 @@ def test_damage_never_raises_anything_else(tmp_path_factory, data):
     if suffix == ".tar":
         make_odd_tar(path)
     elif suffix == ".parquet":
-        pq.write_table(pa.table({"text": ["one", "two"], "list": [[1], [2, 3]]}), path)
+        table = pa.table({"text": [f"one {n}" for n in range(300)], "list": [[n, n] for n in range(300)]})
+        pq.write_table(table, path, row_group_size=100, data_page_size=200, compression="snappy")
     elif suffix == ".arrow":
         with pa.OSFile(str(path), "w") as sink, pa.ipc.new_stream(sink, pa.schema([("text", pa.string())])) as stream:
             stream.write_batch(pa.record_batch({"text": ["one", "two"]}))
@@ -157,3 +160,19 @@ def test_damage_never_raises_anything_else(tmp_path_factory, data):
         requests = Requests(open_collections([path]))
         requests.read_rows({"count": ["50"]})
         list(requests.search({"query": ["one"]}))
+
+
+def test_a_damaged_dataset_says_where(tmp_path):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(50)))
+    read = steps.Read(read=str(tmp_path / "in.jsonl"))
+    recipe = gm.Recipe(sources={"a": read}, steps=[steps.Write(format="arrow")], output=str(tmp_path / "out"))
+    gm.run(recipe, backend="serial", progress=False)
+    [shard] = (tmp_path / "out/train/a").glob("*.arrow")
+    content = bytearray(shard.read_bytes())
+    start = content.index(b"text 3")
+    content[start : start + 2] = b"\xff\xfe"  # no UTF-8
+    shard.write_bytes(content)
+    requests = Requests(open_collections([tmp_path / "out"]))
+    assert "cannot be read" in requests.read_rows({})["rows"][0]["bad"]
+    with pytest.raises(GristmillError, match="cannot be read"):
+        list(requests.search({"query": ["text 4"]}))

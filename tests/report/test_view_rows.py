@@ -237,6 +237,7 @@ def test_two_datasets_side_by_side(tmp_path):
     ]
     assert [side["row"] for side in changed["sides"]] == [4, 4]
     assert [side["row"] for side in added["sides"]] == [None, 20]
+    assert changed["origin"].startswith("web:in.jsonl@")  # not a path of this machine
     assert [hit["number"] for hit in find(collections["differences"], "one more")] == [1]
     same = Requests(open_collections([a, a])).read_rows({"name": ["differences"]})
     assert same["rows"] == []

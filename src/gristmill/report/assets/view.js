@@ -28,14 +28,14 @@ const fetchJson = async (path) => {
 };
 const fail = (error) => list.replaceChildren(make("p", { class: "bad", id: "problem" }, String(error.message)));
 
-const links = {
+const makeLinks = () => ({
   row: (number) => address({ row: number, step: null, query: null }),
-  document: (origin) => address({ document: origin, row: null, step: null, query: null }),
+  document: current().has_steps ? (origin) => address({ document: origin, row: null, step: null, query: null }) : null,
   picture: (number, index) => `picture?${new URLSearchParams({ name: current().name, row: number, index })}`,
   side: (side) => address({ row: side.row, show: [...collections.values()].find((other) => other.title === side.title)?.name || null }, new URLSearchParams()),
   chosen: (row) => make("input", { type: "checkbox", class: "choose", "aria-label": `choose row ${row.number}`, checked: chosen.has(row.number),
     onchange: (event) => { if (event.target.checked) chosen.add(row.number); else chosen.delete(row.number); drawSave(); } }),
-};
+});
 const drawSave = () => {
   const save = document.getElementById("save");
   save.hidden = !chosen.size;
@@ -51,7 +51,7 @@ const showRows = async () => {
   if (shownRequest !== String(words)) return;
   page = answer;
   const note = page.note ? [make("p", { class: "note", id: "collection-note" }, page.note)] : [];
-  const rows = page.rows.length ? page.rows.map((row) => drawRow(row, links)) : page.note ? [] : [make("p", { class: "note" }, "There are no rows.")];
+  const rows = page.rows.length ? page.rows.map((row) => drawRow(row, makeLinks())) : page.note ? [] : [make("p", { class: "note" }, "There are no rows.")];
   list.replaceChildren(...note, ...rows);
   const step = place.has("step") ? ` of step ${count(Number(place.get("step")))}` : "";
   document.getElementById("position").textContent = page.rows.length
@@ -92,6 +92,7 @@ const search = async () => {
   searching = new AbortController();
   const status = make("p", { class: "note", id: "search-status", role: "status" }, "searching …");
   list.replaceChildren(status);
+  fetchJson(`rows?${request(KEPT, { count: 1 })}`).then((answer) => drawFilters(answer.facets), () => {});
   let hits = 0;
   const answer = await fetch(`search?${request([...KEPT, "query", "kind"], {})}`, { signal: searching.signal });
   if (!answer.ok) throw new Error((await answer.json()).error);
@@ -108,7 +109,7 @@ const search = async () => {
       if (hit.done) continue;
       hits++;
       list.append(make("article", { class: "sample hit" }, make("header", {},
-        make("a", { href: links.row(hit.number) }, `row ${count(hit.number)}`)),
+        make("a", { href: makeLinks().row(hit.number) }, `row ${count(hit.number)}`)),
         make("pre", {}, hit.before, make("mark", {}, hit.match), hit.after)));
     }
   }

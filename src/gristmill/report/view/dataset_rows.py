@@ -49,8 +49,8 @@ class DatasetRows(Rows):
         self.kind = dataset.manifest.kind
         self.has_tokens = dataset.manifest.holds_rows
         self.steps = steps
-        self._origins = DocumentOrigins(dataset)
-        self._scores = DatasetScores(dataset, self._origins)
+        self.origins = DocumentOrigins(dataset)
+        self._scores = DatasetScores(dataset, self.origins)
 
     @cached_property
     def ranges(self) -> list[RowRange]:
@@ -77,7 +77,7 @@ class DatasetRows(Rows):
     def describe_row(self, number: int) -> dict[str, Any]:
         record = self.dataset[number]
         origins = self.dataset.origins(number)
-        names = [name_origin(self._origins.names, origin) for origin in origins]
+        names = [name_origin(self.origins.names, origin) for origin in origins]
         scores = [self._scores.find_document(origin) for origin in origins]
         if self.has_tokens:
             return {"number": number, "documents": list(self._describe_documents(record, names, scores))}
@@ -100,7 +100,7 @@ class DatasetRows(Rows):
 
     def find_document(self, place: str) -> int:
         match = _PLACE.fullmatch(place)
-        row = None if match is None else self._origins.find(**match.groupdict())
+        row = None if match is None else self.origins.find(**match.groupdict())
         if row is None:
             raise UsageError(
                 f"there is no document {place!r} in {self.title}", help="write it as it is shown: source:file@position"

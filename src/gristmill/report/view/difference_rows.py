@@ -13,6 +13,7 @@ import msgspec
 
 from gristmill.report.differences import match_documents
 from gristmill.report.plain_json import show_record
+from gristmill.report.view.document_origins import name_origin
 from gristmill.report.view.row_blocks import make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 from gristmill.report.view.text_difference import find_spans, mark_difference
@@ -81,11 +82,17 @@ class DifferenceRows(Rows):
 
     def describe_row(self, number: int) -> dict[str, Any]:
         pair = self._found[0][number]
-        place = pair.lane_a.place(pair.a) if pair.a is not None else pair.lane_b.place(pair.b or 0)
+        place = self._name_place(0, pair.lane_a, pair.a) or self._name_place(1, pair.lane_b, pair.b)
         part = next(part for part in self.ranges if part.start <= number < part.start + part.rows)
         described = {"number": number, "origin": place, "reason": part.reason}
         compare = self._compare_tokens if self._sides[0].has_tokens else self._compare_records
         return described | {"sides": compare(pair)}
+
+    def _name_place(self, side: int, lane: LaneDocuments, index: int | None) -> str:
+        if index is None:
+            return ""
+        origin = lane.dataset.origins(int(lane.rows[index]))[int(lane.numbers[index])]
+        return name_origin(self._sides[side].origins.names, origin)
 
     def _compare_records(self, pair: _Pair) -> list[dict[str, Any]]:
         records = [_read_record(lane, index) for lane, index in ((pair.lane_a, pair.a), (pair.lane_b, pair.b))]

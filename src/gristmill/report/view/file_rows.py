@@ -6,7 +6,7 @@ import bisect
 from typing import TYPE_CHECKING, Any
 
 from gristmill.report.view.describe import describe_record, list_pictures
-from gristmill.report.view.raw_files import BadRecord, JsonLinesFile, decode_line, open_raw_file
+from gristmill.report.view.raw_files import RECORD_ERRORS, BadRecord, JsonLinesFile, decode_line, open_raw_file
 from gristmill.report.view.row_blocks import make_line_blocks, make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 
@@ -42,7 +42,10 @@ class FileRows(Rows):
 
     def _read(self, number: int) -> RawRecord:
         file = bisect.bisect_right(self._starts, number) - 1
-        return self._files[file].row(number - self._starts[file])
+        try:
+            return self._files[file].row(number - self._starts[file])
+        except RECORD_ERRORS as error:
+            return BadRecord(f"the record cannot be read: {error}")
 
     def describe_row(self, number: int) -> dict[str, Any]:
         file = bisect.bisect_right(self._starts, number) - 1

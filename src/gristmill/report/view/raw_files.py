@@ -6,6 +6,7 @@ file and one record of at most 64 MiB, whatever the file says about itself.
 
 from __future__ import annotations
 
+from array import array
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,7 +34,7 @@ _PIECE = 1 << 20
 _ROWS_AT_ONCE = 64
 _LINES_AT_ONCE = 512
 _ARROW_FILE = b"ARROW1"
-_RECORD_ERRORS = (*READ_ERRORS, RecursionError, TypeError)
+RECORD_ERRORS = (*READ_ERRORS, RecursionError, TypeError)
 
 
 class BadRecord(msgspec.Struct, frozen=True):
@@ -83,11 +84,11 @@ class JsonLinesFile:
             piece = 0 if self._codec is not None else max(0, int(np.searchsorted(self._ends, index, side="left")) - 1)
             self._lines, self._next = self._read_lines(piece), int(self._ends[piece])
             if piece:
-                next(self._lines)  # the end of the line before
+                next(self._lines, None)  # the end of the line before
                 self._next += 1
         line: bytes | BadRecord = b""
         while self._next <= index:
-            line = next(self._lines)
+            line = next(self._lines, BadRecord("the file has become shorter"))
             self._next += 1
         return decode_line(line)
 
@@ -147,7 +148,7 @@ def decode_line(line: bytes | BadRecord) -> RawRecord:
         return line
     try:
         value: Any = decode_json(line)
-    except _RECORD_ERRORS as error:
+    except RECORD_ERRORS as error:
         return BadRecord(f"the line is not JSON: {error}", line[:10_000].decode(errors="replace"))
     return value if isinstance(value, dict) else {"value": value}
 
@@ -169,10 +170,14 @@ class BatchFile:
         part = int(np.searchsorted(self._ends, index, side="right")) - 1
         if self._batch is None or part != self._part or index < self._first:
             self._batches, self._part = self._open_part(part), part
-            self._first, self._batch = int(self._ends[part]), next(self._batches)
+            self._first, self._batch = int(self._ends[part]), next(self._batches, None)
+            if self._batch is None:
+                raise EOFError("the file ends before this row")
         while index >= self._first + self._batch.num_rows:
             self._first += self._batch.num_rows
-            self._batch = next(self._batches)
+            self._batch = next(self._batches, None)
+            if self._batch is None:
+                raise EOFError("the file ends before this row")
         return _decode_row(self._batch, index - self._first)
 
     def rows(self) -> Iterator[RawRecord]:
@@ -186,7 +191,7 @@ def _decode_row(batch: pa.RecordBatch, index: int) -> RawRecord:
         row = batch.slice(index, 1)
         row.validate(full=True)
         record: dict[str, Any] = row.to_pylist()[0]
-    except _RECORD_ERRORS as error:
+    except RECORD_ERRORS as error:
         return BadRecord(f"the row cannot be read: {error}")
     return record
 
@@ -225,10 +230,11 @@ class TarFile:
         self._path = str(path)
         self._members: TarIndex = index_tar(self._path)
         self.note = f"{path.name} is damaged: {self._members.fault}" if self._members.fault else ""
-        keys = [_find_key(member.name) or number for number, member in enumerate(self._members.members())]
-        sizes = [len(list(group)) for _, group in groupby(keys)]
-        self._starts = np.cumsum([0, *sizes])
-        self.num_rows = len(sizes)
+        keys = (_find_key(member.name) or number for number, member in enumerate(self._members.members()))
+        sizes = array("Q", [0])
+        sizes.extend(sum(1 for _ in group) for _, group in groupby(keys))
+        self._starts = np.cumsum(sizes)
+        self.num_rows = len(sizes) - 1
 
     def row(self, index: int) -> RawRecord:
         record: dict[str, Any] = {}
@@ -263,7 +269,7 @@ def _decode_member(name: str, content: bytes) -> Any:
             return decode_json(content)
         if extension in ("txt", "text", "cls", "md", "html", "svg", "xml", "csv", "yaml"):
             return content.decode()
-    except _RECORD_ERRORS:
+    except RECORD_ERRORS:
         pass
     return content
 

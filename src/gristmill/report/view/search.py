@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import DamagedDatasetError, GristmillError, UsageError
+from gristmill.shards.formats.base import READ_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from concurrent.futures import Future
 
     from gristmill.report.view.rows import RowBlock, Rows, Selection
@@ -61,20 +62,27 @@ def _search_blocks(
 ) -> Iterator[Hit | int]:
     waiting: deque[tuple[RowBlock, Future[list[Hit]]]] = deque()
     pool = ThreadPoolExecutor(NUM_THREADS)
+    searched = start
     try:
         for block in blocks:
             waiting.append((block, pool.submit(find, block, selection, start)))
             if len(waiting) > 2 * NUM_THREADS:
-                yield from _collect_hits(*waiting.popleft())
+                searched = yield from _collect_hits(*waiting.popleft())
         while waiting:
-            yield from _collect_hits(*waiting.popleft())
+            searched = yield from _collect_hits(*waiting.popleft())
+    except GristmillError:
+        raise
+    except READ_ERRORS as error:
+        raise DamagedDatasetError(f"what follows row {searched:,} cannot be read: {error}") from error
     finally:  # the browser may have gone elsewhere
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _collect_hits(block: RowBlock, future: Future[list[Hit]]) -> Iterator[Hit | int]:
+def _collect_hits(block: RowBlock, future: Future[list[Hit]]) -> Generator[Hit | int, None, int]:
     yield from future.result()
-    yield block.first_row + block.num_rows
+    end = block.first_row + block.num_rows
+    yield end
+    return end
 
 
 def _make_finder(query: str, kind: SearchKind) -> Callable[[RowBlock, Selection, int], list[Hit]]:
