@@ -93,7 +93,7 @@ def test_rows_in_the_browser(serve, browser, web):
     page.run("document.getElementById('query').focus()")
     page.type("document 11")
     page.press("Enter")
-    page.wait("document.getElementById('search-status').dataset.done")
+    page.wait("document.getElementById('search-status')?.dataset.done")
     expected = [n for n in range(len(dataset)) if "document 11" in dataset[n]["text"].lower()]
     hits = page.run("[...document.querySelectorAll('.hit a')].map(a => a.textContent)")
     assert hits == [f"row {number:,}" for number in expected]
