@@ -46,7 +46,68 @@ def _first_sides(setting: Setting) -> list[Side]:
     return [Side(OURS, ["-m", "benchmarks.sides.stream_ours", "first", str(folder), SECONDS])]
 
 
+COLD, BARE = "cold, shuffled blocks", "bare download, 8 threads"
+WARM, LOCAL, FULL = "warm cache", "local disk", "full shuffle, a cache of a tenth"
+REMOTE_PEERS = ("litdata", "mosaicml-streaming")
+
+
+def _remote_sides(setting: Setting) -> list[Side]:
+    from benchmarks.inputs.object_store import list_variables, upload_dataset
+    from benchmarks.inputs.token_datasets import indexed_rows
+
+    rows = setting.scaled(8192, at_least=1024)
+    folder = indexed_rows(setting, num_shards=8, rows_a_shard=rows, row_length=2048)
+    url, variables = upload_dataset(folder, "rows"), list_variables()
+    empty, kept = str(setting.output / "cache"), str(setting.folder / "remote-cache")
+
+    def ours(name: str, key: str, data: str, cache: str) -> Side:
+        return Side(name, ["-m", "benchmarks.sides.stream_remote", key, data, cache], variables=variables)
+
+    def peer(name: str, workers: int) -> Side:
+        words = ["-m", "benchmarks.sides.stream_remote_peers", name, str(folder), str(workers), str(setting.output)]
+        return Side(_peer_name(name, workers), words, "streaming", max_rounds=2, variables=variables)
+
+    return [
+        ours(COLD, "cold", url, empty),
+        ours(BARE, "bare", url, empty),
+        ours(WARM, "warm", url, kept),
+        ours(LOCAL, "local", str(folder), empty),
+        ours(FULL, "full", url, empty),
+        *(peer(name, workers) for name in REMOTE_PEERS for workers in (0, 2)),
+    ]
+
+
+def _remote_first_sides(setting: Setting) -> list[Side]:
+    from benchmarks.inputs.object_store import list_variables, upload_dataset
+    from benchmarks.inputs.token_datasets import many_shards
+
+    url = upload_dataset(many_shards(setting, int(setting.scaled(10_000)), has_index=True), "many")
+    words = ["-m", "benchmarks.sides.stream_remote", "first", url, str(setting.output / "cache")]
+    return [Side(OURS, words, variables=list_variables())]
+
+
 CONTESTS = [
+    Contest(
+        name="stream-remote",
+        work="one epoch of rows of 2,048 tokens from an object store on the same machine",
+        make_sides=_remote_sides,
+        claims=[
+            Ratio(BARE, 0.8, "inner", side=COLD),
+            Ratio(LOCAL, 0.9, "inner", side=WARM),
+            *(Ratio(_peer_name(name, workers), 1, "inner", side=COLD) for name in REMOTE_PEERS for workers in (0, 2)),
+            Limit("bytes read for each byte stored", 1, "", lambda run: run["facts"]["read_twice"], side=COLD),
+            Limit("kB read for a row", None, "kB", lambda run: run["facts"]["kilobytes_a_row"], side=FULL),
+        ],
+        unit="rows",
+        data=lambda setting: "65,536 rows of uint16 in 8 shards at full size (270 MB), blocks of 4 MiB; SeaweedFS",
+    ),
+    Contest(
+        name="stream-remote-start",
+        work="the first batch after a resume at row 10^9 of 10,000 shards on an object store",
+        make_sides=_remote_first_sides,
+        claims=[Limit("seconds until the first batch", 1, "s", lambda run: run["inner"])],
+        unit="run",
+    ),
     Contest(
         name="stream",
         work="shuffled batches of 32 rows of 2,048 tokens as int64 tensors",

@@ -1,14 +1,17 @@
 """Datasets of tokens for the contests of streaming, written straight to disk: no tokenizer, no pipeline."""
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, stream_block, stream_header
+from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.hugging_face import make_side_files
 from gristmill.shards.manifest import FORMAT_VERSION, Manifest, Schema, Shard, dump_manifest
 from gristmill.shards.token_rows import rows_schema
+from gristmill.storage.checksums import compute_file_checksum
 
 DOCUMENTS_A_ROW = 4
 
@@ -24,20 +27,47 @@ def shuffled_rows(setting, *, num_shards, rows_a_shard, row_length):
     return folder
 
 
-def many_shards(setting, num_shards):
+def many_shards(setting, num_shards, *, has_index=False):
     """Return a dataset of many small shards, all links to one file."""
-    folder = setting.folder / "inputs" / f"shards-{num_shards}-v{FORMAT_VERSION}"
+    name = "indexed" if has_index else "shards"
+    folder = setting.folder / "inputs" / f"{name}-{num_shards}-v{FORMAT_VERSION}"
     if not (folder / "manifest.json").exists():
         write_dataset(
-            folder, num_shards=num_shards, rows_a_shard=64, row_length=128, rows_a_batch=16, same_content=True
+            folder,
+            num_shards=num_shards,
+            rows_a_shard=64,
+            row_length=128,
+            rows_a_batch=16,
+            same_content=True,
+            has_index=has_index,
         )
     return folder
 
 
-def write_dataset(folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=256, same_content=False):
+def indexed_rows(setting, *, num_shards, rows_a_shard, row_length):
+    """Return a dataset with blocks of 4 MiB and their index, as runs write it, with its rows as one array beside it."""
+    folder = setting.folder / "inputs" / f"indexed-rows-{num_shards}-{rows_a_shard:g}-v{FORMAT_VERSION}"
+    if not (folder / "rows.npy").exists():
+        write_dataset(
+            folder,
+            num_shards=num_shards,
+            rows_a_shard=int(rows_a_shard),
+            row_length=row_length,
+            rows_a_batch=(4 << 20) // (2 * row_length),
+            has_index=True,
+        )
+        batches = (batch for path in sorted(folder.glob("train/*/*.arrow")) for batch in read_mapped_batches(path))
+        rows = [batch.column("input_ids").values.to_numpy().reshape(-1, row_length) for batch in batches]
+        np.save(folder / "rows.npy", np.concatenate(rows))
+    return folder
+
+
+def write_dataset(
+    folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=256, same_content=False, has_index=False
+):
     """Random ids below 50,000, four documents in each row. `same_content`: all shards are links to the first."""
     schema = canonicalize_schema(rows_schema(pa.uint16(), row_length))
-    shards = []
+    shards, blocks = [], []
     for number in range(num_shards):
         path = folder / "train" / "web" / f"shard-{number:05d}.arrow"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,11 +80,14 @@ def write_dataset(folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=
             Shard(
                 path=str(path.relative_to(folder)),
                 bytes=path.stat().st_size,
-                xxh3=f"{number:032x}",
+                xxh3=compute_file_checksum(path) if has_index else f"{number:032x}",
                 rows=rows_a_shard,
                 tokens=rows_a_shard * row_length,
             )
         )
+        if has_index:
+            is_new = not blocks or not same_content
+            blocks.append(scan_blocks(path, shards[-1], rows_a_shard, "arrow") if is_new else blocks[0])
     manifest = Manifest(
         kind="tokens",
         format="arrow",
@@ -62,6 +95,11 @@ def write_dataset(folder, *, num_shards, rows_a_shard, row_length, rows_a_batch=
         splits={"train": {"web": shards}},
         row_length=row_length,
     ).seal()
+    if has_index:
+        with BlockIndexWriter(folder, "index", "bench") as writer:
+            for shard_blocks in blocks:
+                writer.add("train", "web", shard_blocks)
+            manifest = msgspec.structs.replace(manifest, index=writer.commit())
     for path, content in make_side_files(manifest).items():
         (folder / path).write_bytes(content)
     (folder / "manifest.json").write_bytes(b"".join(dump_manifest(manifest)))

@@ -1,8 +1,11 @@
 """The blocks of shards that are read through a cache: on a store, or of foreign tables, and beside them local ones.
 
 A block is about 4 MiB of a shard, and the smallest piece that is fetched. Threads fetch the blocks of later batches,
-which are known in advance. Memory: 40 bytes for each block of the dataset; blocks that are open are mapped from the
+which are known in advance. Memory: 170 bytes for each block of the dataset; blocks that are open are mapped from the
 cache, and closed when they were used longest ago.
+
+Rows of open blocks are found without a lock. A reader takes the present `Generation` first, and keeps it until its rows
+are copied. A block that is closed meanwhile is handed to that generation, which keeps it and all later ones mapped.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +27,7 @@ from gristmill.shards.block_index import holds_token_rows
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.storage.locations import StorePath, parse_location
-from gristmill.stream.kernels import B_END_ROW
+from gristmill.stream.kernels import B_END_ROW, BLOCK_COLUMNS
 from gristmill.stream.mapping import map_descriptor, map_range
 from gristmill.stream.shard_blocks import check_size, make_line
 
@@ -51,6 +53,17 @@ class OpenBlock:
     """Where the columns of its rows of tokens are (see `kernels`); None for samples."""
 
 
+class Generation:
+    """A time between two closings of blocks. Who holds it keeps all blocks mapped that were open in it."""
+
+    __slots__ = ("closed", "later")
+
+    def __init__(self) -> None:
+        self.closed: OpenBlock | None = None
+        """The block whose closing ended it."""
+        self.later: Generation | None = None
+
+
 class BlockReader:
     """All blocks of a stream. Threads may use it together."""
 
@@ -64,19 +77,38 @@ class BlockReader:
         )
         self.checksums = np.concatenate([entry.xxh3 for entry in blocks])
         self.ends = np.cumsum(self.rows)
-        self._open: OrderedDict[int, Future[OpenBlock]] = OrderedDict()
+        self.lines = np.zeros((len(self.rows), BLOCK_COLUMNS), dtype=np.int64)
+        """Where the columns of each open block are (see `kernels`)."""
+        self.places = np.stack([np.arange(len(self.rows)), np.zeros(len(self.rows), np.int64)], axis=1)
+        """The line of each block and their number: 0 while it is not open, as kernels expect it of shards."""
+        self.generation = Generation()
+        self._last_used = np.zeros(len(self.rows) + 1, dtype=np.int64)  # rows that fill up a batch have the block -1
+        self._clock = 0
+        self._open: dict[int, OpenBlock] = {}
+        self._waiting: dict[int, Future[OpenBlock]] = {}
         self._open_bytes = 0
         self._opening = threading.Lock()
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="gristmill-fetch")
         weakref.finalize(self, _end_threads, self._pool, os.getpid())
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all blocks are open, so that none will be fetched."""
+        return len(self._open) == len(self.rows)
+
     def blocks_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of each row's block."""
         return np.searchsorted(self.ends, indices, side="right")
 
+    def note_use(self, numbers: NDArray[np.int64]) -> None:
+        """Note that blocks are in use: those that were used longest ago are closed first."""
+        self._clock += 1
+        self._last_used[numbers] = self._clock
+
     def open_blocks(self, numbers: list[int]) -> list[OpenBlock]:
         """Open blocks, and wait for all of them."""
-        return [future.result() for future in [self._request(number) for number in numbers]]
+        requested = [self._request(number) for number in numbers]
+        return [block if isinstance(block, OpenBlock) else block.result() for block in requested]
 
     def open_row(self, index: int) -> tuple[int, int, OpenBlock]:
         """Open the block of a row; return its number, the row's number in it, and the block."""
@@ -85,12 +117,11 @@ class BlockReader:
 
     def request_rows(self, indices: NDArray[np.int64]) -> None:
         """Start fetching the blocks of rows that will be needed, as many as are allowed at a time."""
-        numbers = np.unique(self.blocks_of(indices)).tolist()
-        with self._opening:
-            waiting = sum(not future.done() for future in self._open.values())
-            missing = [number for number in numbers if number not in self._open]
-        for number in missing[: max(0, _MAX_WAITING - waiting)]:
-            self._request(number)
+        for number in np.unique(self.blocks_of(indices)).tolist():
+            if len(self._waiting) >= _MAX_WAITING:
+                return
+            if number not in self._open:
+                self._request(number)
 
     def find_name(self, number: int) -> str:
         """Return the name of a block in the cache: by the content of its shard."""
@@ -98,22 +129,45 @@ class BlockReader:
         form = "" if shard.table is None else f"-{shard.table.ids}"
         return f"{shard.checksum}-{self.offsets[number]}-{self.bytes[number]}{form}"
 
-    def _request(self, number: int) -> Future[OpenBlock]:
+    def _request(self, number: int) -> OpenBlock | Future[OpenBlock]:
         with self._opening:
-            future = self._open.get(number)
-            if future is not None and not (future.done() and future.exception() is not None):
-                self._open.move_to_end(number)
-                return future
-            future = self._open[number] = self._pool.submit(self._load, number)
-            self._open_bytes += int(self.bytes[number])
-            while self._open_bytes > self.cache.max_bytes and len(self._open) > 1:
-                self._close_oldest()
-            return future
+            self._last_used[number] = self._clock
+            if (block := self._open.get(number)) is not None:
+                return block
+            if number not in self._waiting:
+                self._waiting[number] = self._pool.submit(self._open_block, number)
+            return self._waiting[number]
 
-    def _close_oldest(self) -> None:
-        """Forget the block that was used longest ago. Who still reads it keeps it."""
-        number, _ = self._open.popitem(last=False)
+    def _open_block(self, number: int) -> OpenBlock:
+        try:
+            block = self._load(number)
+        except BaseException:
+            with self._opening:
+                del self._waiting[number]
+            raise
+        with self._opening:
+            del self._waiting[number]
+            self._open[number] = block
+            self._open_bytes += int(self.bytes[number])
+            if block.line is not None:
+                self.lines[number] = block.line
+                self.places[number, 1] = 1
+            while self._open_bytes > self.cache.max_bytes and len(self._open) > 1:
+                self._close(self._find_oldest(1)[0])
+        return block
+
+    def _find_oldest(self, count: int) -> list[int]:
+        """Find the open blocks that were used longest ago."""
+        numbers = np.fromiter(self._open, dtype=np.int64)
+        return [int(number) for number in numbers[np.argsort(self._last_used[numbers], kind="stable")[:count]]]
+
+    def _close(self, number: int) -> None:
+        """Forget a block. Who still reads it keeps it: by itself, or by a generation in which it was open."""
+        self.places[number, 1] = 0  # before the generation ends: who begins to read now does not find it
+        block = self._open.pop(number)
         self._open_bytes -= int(self.bytes[number])
+        last, self.generation = self.generation, Generation()
+        last.later, last.closed = self.generation, block
 
     def _load(self, number: int) -> OpenBlock:
         shard = self.shards[self.shard_of[number]]
@@ -163,11 +217,10 @@ class BlockReader:
     def _close_evicted(self) -> None:
         """Close some blocks whose files are gone: a mapping keeps its file's space."""
         with self._opening:
-            for number, future in list(self._open.items())[:2]:
+            for number in self._find_oldest(2):
                 is_cached = self.shards[self.shard_of[number]].is_cached
-                if is_cached and future.done() and not self.cache.has_block(self.find_name(number)):
-                    del self._open[number]
-                    self._open_bytes -= int(self.bytes[number])
+                if is_cached and not self.cache.has_block(self.find_name(number)):
+                    self._close(number)
 
 
 def _fetch(url: str, start: int, stop: int, version: str) -> bytes:

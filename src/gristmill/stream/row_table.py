@@ -49,6 +49,11 @@ class RowTable:
         self._num_blocks = 0
         self._opening = threading.Lock()
 
+    @property
+    def is_complete(self) -> bool:
+        """Always: nothing is fetched."""
+        return True
+
     def check_sizes(self) -> None:
         """Raise an error that names the first shard that is missing or too short."""
         for shard in self.shards:

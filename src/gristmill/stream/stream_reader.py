@@ -32,6 +32,10 @@ class StoredTable(Protocol):
     ends: NDArray[np.int64]
     """The number of rows until the end of each shard."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing will be fetched from a store any more."""
+
     def check_sizes(self) -> None:
         """Raise an error that names the first shard that is missing or too short."""
 
@@ -102,6 +106,8 @@ class StreamReader(ABC):
         Where blocks are shuffled, as far ahead as rows are shuffled together: the next window has other blocks.
         """
         self.close_files_of_parent()
+        if self.table.is_complete:
+            return
         farthest = max(self.read_ahead.batches_ahead(len(find_rows(0))), math.ceil(self._order.window_rows / step))
         if not self._has_fetched_ahead:
             self._has_fetched_ahead = True

@@ -63,6 +63,11 @@ class SampleShards:
         self._open: OrderedDict[int, _Shard] = OrderedDict()
         self._lock = threading.Lock()
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing will be fetched any more."""
+        return self.blocks is None or self.blocks.is_complete
+
     def check_sizes(self) -> None:
         """Raise an error that names the first shard that is missing or too short."""
         for shard in self.shards:
