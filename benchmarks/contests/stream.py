@@ -46,7 +46,8 @@ def _first_sides(setting: Setting) -> list[Side]:
     return [Side(OURS, ["-m", "benchmarks.sides.stream_ours", "first", str(folder), SECONDS])]
 
 
-COLD, BARE = "cold, shuffled blocks", "bare download, 8 threads"
+COLD, BARE = "cold, shuffled blocks", "bare download to disk, 8 threads"
+MEMORY = "bare download, thrown away"
 WARM, LOCAL, FULL = "warm cache", "local disk", "full shuffle, a cache of a tenth"
 REMOTE_PEERS = ("litdata", "mosaicml-streaming")
 
@@ -70,6 +71,7 @@ def _remote_sides(setting: Setting) -> list[Side]:
     return [
         ours(COLD, "cold", url, empty),
         ours(BARE, "bare", url, empty),
+        ours(MEMORY, "memory", url, empty),
         ours(WARM, "warm", url, kept),
         ours(LOCAL, "local", str(folder), empty),
         ours(FULL, "full", url, empty),
@@ -93,6 +95,7 @@ CONTESTS = [
         make_sides=_remote_sides,
         claims=[
             Ratio(BARE, 0.8, "inner", side=COLD),
+            Ratio(MEMORY, None, "inner", side=COLD),
             Ratio(LOCAL, 0.9, "inner", side=WARM),
             *(Ratio(_peer_name(name, workers), 1, "inner", side=COLD) for name in REMOTE_PEERS for workers in (0, 2)),
             Limit("bytes read for each byte stored", 1, "", lambda run: run["facts"]["read_twice"], side=COLD),

@@ -119,7 +119,8 @@ def test_several_datasets_and_selections(inside, out, tmp_path):
     rows = json.loads(inside("stream", "where", *several, 0, "--batch-size", 8, "--json").out)
     assert sum(row["source"] == "there" for row in rows) == 2
     assert "proved" in inside("stream", "prove", *several, "--world", "2,1", "--batch", 2, "--simulate").out
-    assert len(json.loads(inside("stream", "bench", *several, "--seconds", 0.05, "--json").out)) == 3
+    bench = inside("stream", "bench", *several, "--seconds", 0.05, "--workers", 0, "--json").out
+    assert len(json.loads(bench)["measurements"]) == 4
     plain = [f"here={out}", f"there={other}", "--mixture", "here=1,there=1", "--weights-in", "tokens"]
     rows = json.loads(inside("stream", "where", *plain[:2], 0, *plain[2:], "--batch-size", 8, "--json").out)
     assert {row["source"] for row in rows} == {"here/web", "here/code", "there"}
@@ -141,9 +142,16 @@ def test_where_takes_weights_and_seed_from_the_state(inside, out, tmp_path):
 
 
 def test_bench(gristmill, out):
-    results = json.loads(gristmill("stream", "bench", out, "--seconds", "0.05", "--json").out)
-    assert [result["rows_per_second"] > 0 for result in results] == [True] * 3
-    assert "rows/s" in gristmill("stream", "bench", out, "--seconds", "0.05").out
+    result = json.loads(gristmill("stream", "bench", out, "--seconds", "0.05", "--workers", "0,2", "--json").out)
+    assert [entry["loader"] for entry in result["measurements"]] == [
+        *["this process"] * 3,
+        "TorchLoader, 1 thread",
+        "DataLoader, 2 workers",
+    ]
+    assert all(entry["rows_per_second"] > 0 and entry["bytes_per_row"] is None for entry in result["measurements"])
+    text = gristmill("stream", "bench", out, "--seconds", "0.05", "--workers", "0").out
+    assert "fetched/row" in text
+    assert "fastest here" in text
 
 
 def test_where(gristmill, out, tmp_path):

@@ -145,6 +145,17 @@ def test_the_command_plan(remote):
     assert plan["bytes_per_row"] * plan["rows"] == plan["bytes_read"]
 
 
+def test_the_command_bench_reads_through_an_empty_cache(remote):
+    words = ["stream", "bench", remote.url, "--seconds", "0.05", "--workers", "0", "--batch-size", "4", "--json"]
+    result = CliRunner().invoke(command_line, [*words, "--cache", str(remote.cache)])
+    assert result.exit_code == 0, result.output
+    bench = json.loads(result.output)
+    names = [entry["loader"] for entry in bench["measurements"]]
+    assert names[-2:] == ["empty cache, full shuffle", "empty cache, shuffled blocks"]
+    assert all(entry["bytes_per_row"] > 0 for entry in bench["measurements"][-2:])
+    assert len(bench["advice"]) >= 2
+
+
 def test_states_know_the_shuffle(remote, packed):
     ours, other = remote(shuffle={"blocks": 4}), remote(shuffle={"blocks": 5})
     next(ours.batches(4))

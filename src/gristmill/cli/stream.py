@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -46,45 +45,48 @@ def command() -> None:
 @click.option(
     "--seconds", type=click.FloatRange(min=0.05), default=3.0, show_default=True, help="Time for each measurement."
 )
+@click.option(
+    "--workers", type=Numbers(), default="0,2", show_default=True, help="Loader workers to try; 0: a TorchLoader."
+)
 @json_option
-def bench_command(open_stream: Callable[..., Stream], batch_size: int, seconds: float, *, as_json: bool) -> None:
-    """Measure how fast this process makes batches of the dataset in OUT.
+def bench_command(
+    open_stream: Callable[..., Stream], batch_size: int, seconds: float, workers: list[int], *, as_json: bool
+) -> None:
+    """Measure how fast batches of the dataset in OUT are made here, and say what to use.
 
-    Name several datasets like this: web=out/web:0.7 code=out/code:0.3.
+    Fields, loaders and workers are compared; a dataset on a store is also read through an empty cache. Name several
+    datasets like this: web=out/web:0.7 code=out/code:0.3.
     """
-    results: list[dict[str, Any]] = []
-    for fields in (("input_ids",), ("input_ids", "labels"), ("input_ids", "labels", "position_ids", "cu_seqlens")):
-        start = time.perf_counter()
-        stream = open_stream(collate=Collate(fields=fields))
-        batches = stream.batches(batch_size)
-        next(batches)
-        first = time.perf_counter() - start
-        stream.accounting.restart(0)
-        while time.perf_counter() - start - first < seconds:
-            next(batches)
-        report = stream.accounting.report()
-        results.append(
-            {
-                "fields": list(fields),
-                "first_batch_seconds": round(first, 4),
-                "rows_per_second": round(report.rows_per_second),
-                "tokens_per_second": round(report.tokens_per_second),
-            }
-        )
+    from gristmill.stream.bench import measure_stream  # noqa: PLC0415  (only this command needs it)
+
+    result = measure_stream(open_stream, batch_size, seconds, workers, _find_torch_loaders())
     if as_json:
-        click.echo(json.dumps(results, indent=2))
+        click.echo(json.dumps(result.as_dict(), indent=2))
         return
     rows = [
         (
-            ", ".join(result["fields"]),
-            f"{result['first_batch_seconds']:.3f} s",
-            f"{result['rows_per_second']:,}",
-            f"{result['tokens_per_second']:,}",
+            entry.loader,
+            ", ".join(entry.fields),
+            f"{entry.first_batch_seconds:.3f} s",
+            f"{entry.rows_per_second:,.0f}",
+            f"{entry.tokens_per_second:,.0f}",
+            "" if entry.bytes_per_row is None else format_bytes(int(entry.bytes_per_row)),
         )
-        for result in results
+        for entry in result.measurements
     ]
-    print_table(("fields", "first batch", "rows/s", "tokens/s"), rows)
-    click.echo(f"one thread, batches of {batch_size} rows; the first batch includes compilation, if it was needed")
+    print_table(("loader", "fields", "first batch", "rows/s", "tokens/s", "fetched/row"), rows, num_words=2)
+    click.echo(f"batches of {batch_size} rows; the first one includes compilation, if it was needed")
+    for line in result.advice:
+        click.echo(line)
+
+
+def _find_torch_loaders() -> Any:
+    """Find what makes loaders of torch, if it is installed."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from gristmill.stream.torch.bench import make_loader  # noqa: PLC0415  (loads torch)
+
+    return make_loader
 
 
 @command.command("prove", epilog="Example: gristmill stream prove out --world 8,3,5 --workers 0,1,3 --batch 2,6,24")

@@ -59,24 +59,26 @@ def stream_arguments(function: F) -> F:
         balance: bool,
         **rest: Any,
     ) -> Any:
-        def open_stream(state: Mapping[str, Any] | None = None, collate: Collate | None = None) -> Stream:
+        def open_stream(
+            state: Mapping[str, Any] | None = None, collate: Collate | None = None, **changes: Any
+        ) -> Stream:
             data, saved = parse_datasets(out), state or {}
             has_weights = isinstance(data, dict) and any(isinstance(entry, tuple) for entry in data.values())
-            stream = Stream(
-                data,
-                mixture=saved.get("phases") if mixture is None and not has_weights else mixture,
-                weights_in=weights_in,
-                split=split,
-                sources=None if sources is None else sources.split(","),
-                seed=saved.get("seed", 0) if seed is None else seed,
-                shuffle={"blocks": shuffle_blocks} if shuffle_blocks else shuffle,
-                cache=cache,
-                cache_bytes=cache_bytes,
-                epochs=epochs,
-                rows_per_epoch=rows_per_epoch,
-                balance=balance,
-                collate=collate,
-            )
+            options: dict[str, Any] = {
+                "mixture": saved.get("phases") if mixture is None and not has_weights else mixture,
+                "weights_in": weights_in,
+                "split": split,
+                "sources": None if sources is None else sources.split(","),
+                "seed": saved.get("seed", 0) if seed is None else seed,
+                "shuffle": {"blocks": shuffle_blocks} if shuffle_blocks else shuffle,
+                "cache": cache,
+                "cache_bytes": cache_bytes,
+                "epochs": epochs,
+                "rows_per_epoch": rows_per_epoch,
+                "balance": balance,
+                "collate": collate,
+            }
+            stream = Stream(data, **{**options, **changes})
             if state is not None:
                 stream.load_state_dict(state)
             return stream

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _FIRST_BATCHES = 16
 """The batches whose blocks are requested before the first one is read."""
+_PARTS_OF_WINDOW = 16
+"""How often in a window the blocks of the next one are requested."""
 
 
 class StoredTable(Protocol):
@@ -87,6 +89,7 @@ class StreamReader(ABC):
         """Close all shards. Each is opened again when one of its rows is needed."""
         self._process = os.getpid()
         self._has_fetched_ahead = False
+        self._batches_until_fetch = 0
         self.read_ahead = ReadAhead()
         self._open_table()
 
@@ -108,12 +111,19 @@ class StreamReader(ABC):
         self.close_files_of_parent()
         if self.table.is_complete:
             return
-        farthest = max(self.read_ahead.batches_ahead(len(find_rows(0))), math.ceil(self._order.window_rows / step))
+        window = math.ceil(self._order.window_rows / step)
+        farthest = max(self.read_ahead.batches_ahead(len(find_rows(0))), window)
         if not self._has_fetched_ahead:
             self._has_fetched_ahead = True
             for number in range(1, min(farthest, _FIRST_BATCHES)):
                 self.prefetch(find_rows(number))
-        self.prefetch(find_rows(farthest))
+        if self._batches_until_fetch > 0:
+            self._batches_until_fetch -= 1
+            return
+        # A part of a window has rows of all its blocks: they are requested a few times, not with every batch.
+        count = max(1, window // _PARTS_OF_WINDOW)
+        self._batches_until_fetch = count - 1
+        self.prefetch(np.concatenate([find_rows(farthest + number) for number in range(count)]))
 
     def prefetch(self, rows: NDArray[np.int64]) -> None:
         """Start reading rows of a later batch. At the end of an epoch the rows that follow may be others."""
