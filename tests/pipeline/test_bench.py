@@ -1,6 +1,5 @@
 """`gristmill bench`: what is measured, what is recommended, and that nothing is left behind."""
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -204,13 +203,3 @@ def test_few_workers_are_enough_if_more_are_not_faster():
     speeds[Setting(2, "threads", "auto")] = 300
     bench = Bench(measurements=[make_measurement(*pair) for pair in speeds.items()])
     assert bench.flags == ["--workers", "2", "--backend", "threads"]
-
-
-@pytest.mark.skipif(importlib.util.find_spec("resvg_py") is None, reason="resvg-py is not installed")
-def test_pictures_as_png(tmp_path):
-    from gristmill.report.charts import draw_lines
-    from gristmill.report.pictures import Chart, write_picture
-
-    drawing = draw_lines("x", [("a", [(0, 1), (1, 3)])])
-    write_picture(str(tmp_path / "a.png"), "<title> & more", [Chart("a", drawing, [(0, "a")])])
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

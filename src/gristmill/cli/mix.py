@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gristmill.cli.options import Choice, json_option
+from gristmill.cli.plots import plot_mix, plot_option
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.jobs.mix import mix
@@ -61,6 +62,7 @@ class Input(click.ParamType[tuple[str, str, float]]):
     default=True,
     help="Write a folder for each source instead of one lane.",
 )
+@plot_option
 @json_option
 def command(
     out: str,
@@ -70,6 +72,7 @@ def command(
     max_epochs: float,
     split: str,
     seed: int,
+    plot: str | None,
     *,
     interleave: bool,
     as_json: bool,
@@ -84,6 +87,8 @@ def command(
     if len(datasets) < len(inputs):
         raise UsageError("two inputs have the same name", help="each input becomes a source: give them different names")
     shares = mix(datasets, out, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed, interleave=interleave)
+    if plot is not None:
+        plot_mix(plot, shares, by)
     if as_json:
         click.echo(json.dumps([{**asdict(share), "epochs": share.epochs} for share in shares], indent=2))
         return

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gristmill.cli.options import json_option
+from gristmill.cli.plots import plot_option, plot_step
 from gristmill.cli.stream_data import stream_arguments
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
@@ -172,6 +173,7 @@ def _print_proof(proof: Proof, how: str) -> None:
 )
 @click.option("--rank", type=click.IntRange(min=0), help="Show only the rows of this rank.")
 @click.option("--state", type=click.Path(), help="Saved state (JSON) from which steps are counted.")
+@plot_option
 @json_option
 def where_command(
     open_stream: Callable[..., Stream],
@@ -180,6 +182,7 @@ def where_command(
     world: int,
     rank: int | None,
     state: str | None,
+    plot: str | None,
     *,
     as_json: bool,
 ) -> None:
@@ -189,6 +192,8 @@ def where_command(
     """
     stream = open_stream(None if state is None else _read_state(state))
     rows = stream.where(step, batch_size, world, rank)
+    if plot is not None:
+        plot_step(plot, rows, step)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return

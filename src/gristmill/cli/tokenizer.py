@@ -4,6 +4,7 @@ import click
 import msgspec
 
 from gristmill.cli.options import Choice, Size, json_option
+from gristmill.cli.plots import plot_option, plot_tokenizer
 from gristmill.cli.printing import to_one_line
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
@@ -83,8 +84,11 @@ def train_command(
 @click.option(
     "--format", "format_name", type=Choice(FORMATS), help="Format of the files, if their names do not show it."
 )
+@plot_option
 @json_option
-def check_command(tokenizer: str, files: tuple[str, ...], text: str, format_name: str | None, *, as_json: bool) -> None:
+def check_command(
+    tokenizer: str, files: tuple[str, ...], text: str, format_name: str | None, plot: str | None, *, as_json: bool
+) -> None:
     """Check TOKENIZER on the texts in FILES (default: Python's standard library).
 
     TOKENIZER is a folder with tokenizer.json, such a file, or a name on the Hugging Face Hub.
@@ -93,6 +97,8 @@ def check_command(tokenizer: str, files: tuple[str, ...], text: str, format_name
         raise UsageError("--format needs FILES")
     read = Read(read=[to_path(file) for file in files], text=text, format=format_name) if files else None
     report = try_tokenizer(tokenizer, read)
+    if plot is not None:
+        plot_tokenizer(plot, report)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:

@@ -25,6 +25,8 @@ MAX_BARS = 24
 _BAR_HEIGHT = 12
 _ROW_HEIGHT = 40
 _LABEL_Y = 13
+_RING_RADIUS = 40
+_RING_LENGTH = 2 * math.pi * _RING_RADIUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,14 @@ def draw_pie(title: str, slices: Sequence[tuple[str, float]]) -> Markup:
     start = 0.0
     for number, (label, value) in enumerate(slices):
         share = value / total if total else 0.0
-        # The ring is a dashed circle: one dash for each slice. Its length is 100, so that dashes are percentages.
+        # The ring is a dashed circle: one dash for each slice. Not in hundredths by pathLength, which resvg ignores.
         shapes.append(
             element(
                 "circle",
                 element("title", f"{label}: {share:.1%}"),
-                cx=60, cy=60, r=40, pathLength=100, class_=f"ring r{number % NUM_COLORS}",
-                stroke_dasharray=f"{max(share * 100 - 0.4, 0.2):.3f} 100", stroke_dashoffset=f"{-start * 100:.3f}",
+                cx=60, cy=60, r=_RING_RADIUS, class_=f"ring r{number % NUM_COLORS}",
+                stroke_dasharray=f"{max(share * _RING_LENGTH - 1, 0.5):.3f} {_RING_LENGTH:.3f}",
+                stroke_dashoffset=f"{-start * _RING_LENGTH:.3f}",
                 transform="rotate(-90 60 60)",
             )
         )  # fmt: skip
