@@ -1,7 +1,17 @@
 """A dataset with a vocabulary for tiny models."""
 
 import pytest
+import torch
 from gristmill_testing.streams import all_rows, slow_order, write_packed
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Keeps torch from using all cores for matrices of a few numbers."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")

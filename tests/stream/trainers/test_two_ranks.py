@@ -26,6 +26,7 @@ print(json.dumps([rows, run.rows]))
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_become_one(packed, oracle, tmp_path):
     pytest.importorskip("accelerate")
     pytest.importorskip("transformers")
