@@ -42,7 +42,7 @@ def _decontaminate_sides(setting: Setting) -> list[Side]:
 
 
 def _html_sides(setting: Setting) -> list[Side]:
-    pages = web_pages.html(setting, setting.scaled(200))
+    pages = web_pages.html(setting, setting.scaled(40))
     corpora.read_once(pages)
     size = pages.stat().st_size / corpora.MB
     recipe = write_recipe(setting, "html", str(pages.resolve()), [{"html": {}}, {"write": {"format": "jsonl"}}])
@@ -116,10 +116,10 @@ CONTESTS = [
     ),
     Contest(
         name="html",
-        work="text of HTML pages in JSON lines, 200 MB of text in them, 2 workers, whole process",
+        work="text of HTML pages in JSON lines, 40 MB of text in them, 2 workers, whole process",
         make_sides=_html_sides,
         claims=[Ratio(BARE, 0.9)],
-        data=lambda setting: f"pages around {setting.scaled(200):g} MB of JSON lines",
+        data=lambda setting: f"pages of about 20 kB around {setting.scaled(40):g} MB of JSON lines",
     ),
     _pieces("lines"),
     _pieces("paragraphs"),

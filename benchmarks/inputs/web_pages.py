@@ -19,15 +19,23 @@ NUM_ITEMS = 1000
 PLANTED = 20
 """One document in so many has an item."""
 _HEAD = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<link rel="stylesheet" href="/static/main.css"><script>window.page = {{id: {number}, tags: ["a", "b"]}};</script></head>
-<body class="page"><header><nav><ul>{links}</ul></nav></header><main><article><h1>{title}</h1>
+<link rel="stylesheet" href="/static/main.css"><style>{style}</style><script>{script}</script></head>
+<body class="page"><div id="top"><header class="site-header"><nav aria-label="Main"><ul>{links}</ul></nav></header>
+<main><div class="row"><div class="column column-8"><article itemscope><h1>{title}</h1>
 """
-_FOOT = """</article></main><aside><h2>Related</h2><ul>{links}</ul></aside>
-<footer><p>&copy; 2026 Example. All rights reserved.</p></footer></body></html>"""
+_FOOT = """</article><section class="comments"><h2>Comments</h2>{comments}</section></div>
+<aside class="column column-4"><h2>Related</h2><ul>{links}</ul></aside></div></main>
+<footer><ul>{links}</ul><p>&copy; 2026 Example. All rights reserved.</p></footer></div></body></html>"""
+_LINK = '<li class="menu-item"><a class="nav" href="/p/{0}?ref=menu" data-id="{0}"><span>Page {1}</span></a></li>'
+_COMMENT = (
+    '<div class="comment" id="c{0}"><div class="meta"><img src="/u/{0}.png" alt=""><b>user{0}</b></div><p>{1}</p></div>'
+)
+_STYLE = ".row{display:flex;margin:0 auto;max-width:1200px}" * 40
+_SCRIPT = 'window.items.push({id: 1, kind: "view", tags: ["a", "b"], url: "/x?y=<1>"});' * 40
 
 
 def html(setting: Setting, megabytes: float) -> Path:
-    """Pages with menus, scripts and footers around the documents of `corpora.plain`."""
+    """Pages with menus, scripts, comments and footers around the documents of `corpora.plain`, about 20 kB each."""
     path = setting.folder / "inputs" / f"html-{megabytes:g}.jsonl"
     if not path.exists():
         write_lines(path, _pages(corpora.plain(setting, megabytes)))
@@ -65,11 +73,15 @@ def _pages(documents: Path) -> Iterator[dict]:
         for number, line in enumerate(lines):
             record = json.loads(line)
             sentences = record["text"].split(". ")
-            links = "".join(f'<li><a class="nav" href="/p/{number + step}">Page {step}</a></li>' for step in range(12))
+            links = "".join(_LINK.format(number + step, step) for step in range(30))
+            comments = "".join(_COMMENT.format(number + step, sentences[0][:80]) for step in range(5))
             paragraphs = [". ".join(sentences[first : first + 4]) for first in range(0, len(sentences), 4)]
-            body = "\n".join(f'<p class="text" id="p{index}">{text}</p>' for index, text in enumerate(paragraphs))
-            head = _HEAD.format(title=sentences[0][:60], number=number, links=links)
-            yield {"id": record["id"], "text": head + body + _FOOT.format(links=links)}
+            body = "\n".join(
+                f'<div class="block"><p class="text" id="p{index}">{text} <a href="/n/{index}">[{index}]</a></p></div>'
+                for index, text in enumerate(paragraphs)
+            )
+            head = _HEAD.format(title=sentences[0][:60], style=_STYLE, script=_SCRIPT, links=links)
+            yield {"id": record["id"], "text": head + body + _FOOT.format(links=links, comments=comments)}
 
 
 def _plant(documents: Path, items: list[dict], rng: random.Random) -> Iterator[dict]:

@@ -84,10 +84,12 @@ class HtmlKernel:
         for row in np.flatnonzero(is_html).tolist():
             values[row] = self.extract(values[row])
         codes = np.array([not (value or "").strip() for value in values], np.bool_) & is_html
-        is_kept = pa.array(~codes)
         dropped = count_dropped(codes.astype(np.uint8), (EMPTY,))
-        column = pa.array(values, texts.type).filter(is_kept)
-        extracted, quarantined = put_columns(self._step, batch.filter(is_kept), {TEXT: column})
+        column = pa.array(values, texts.type)
+        if dropped:  # a filter copies all pages
+            is_kept = pa.array(~codes)
+            batch, column = batch.filter(is_kept), column.filter(is_kept)
+        extracted, quarantined = put_columns(self._step, batch, {TEXT: column})
         return StepResult(
             extracted,
             dropped,

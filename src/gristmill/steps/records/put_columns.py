@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from gristmill.core.records import RECORD, QuarantinedRecord
+from gristmill.core.records import RECORD, TEXT_TYPE, QuarantinedRecord
 from gristmill.steps.records.columns import has_text_beside, path_in_record
 from gristmill.steps.records.json_records import with_values
 from gristmill.steps.records.record_functions import quarantine_row
@@ -49,13 +50,17 @@ def _update_records(
 ) -> tuple[list[bytes], list[QuarantinedRecord], list[int]]:
     paths = {name: path_in_record(schema.field(name)) for name in columns}
     new = {name: values.to_pylist() for name, values in columns.items()}
-    old: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in new if name in batch.schema.names}
+    is_changed = {
+        name: _find_changed(batch.column(name), values)
+        for name, values in columns.items()
+        if name in batch.schema.names
+    }
     records, quarantined, rows = [], [], []
     for row, line in enumerate(batch.column(RECORD).to_pylist()):
         changes = [
             (paths[name], values[row])
             for name, values in new.items()
-            if name not in old or old[name][row] != values[row]
+            if name not in is_changed or is_changed[name][row]
         ]
         try:
             records.append(with_values(line, changes) if changes else line)
@@ -63,3 +68,11 @@ def _update_records(
         except ValueError as error:  # msgspec's errors too: in a part of the record that the reader did not parse
             quarantined.append(quarantine_row(batch, row, "invalid_json", str(error)))
     return records, quarantined, rows
+
+
+def _find_changed(old: pa.Array, new: pa.Array) -> list[bool]:
+    """For each row whether its value is another one."""
+    if old.type == new.type == TEXT_TYPE and not (old.null_count or new.null_count):
+        changed: list[bool] = pc.not_equal(old, new).to_pylist()  # no Python string for each page
+        return changed
+    return [before != after for before, after in zip(old.to_pylist(), new.to_pylist(), strict=True)]
