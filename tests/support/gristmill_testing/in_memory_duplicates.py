@@ -7,7 +7,7 @@ kernels and nothing else.
 import numpy as np
 
 from gristmill.steps.deduplicate.candidates import Pairs, find_candidate_pairs, group_by_key
-from gristmill.steps.deduplicate.clusters import SimilarityGraph, merge_removals, verify_removals
+from gristmill.steps.deduplicate.clusters import Removals, SimilarityGraph, verify_removals
 from gristmill.steps.deduplicate.digests import digest_texts, find_copies
 from gristmill.steps.deduplicate.similarity import SimilarPairs, classify_pairs
 from gristmill.text.buffers import get_text_buffers
@@ -72,3 +72,26 @@ def find_duplicates(step, texts):
     else:
         near = verify_removals(alike, ranks, 0, step.threshold, compare_texts)
     return merge_removals(near, copies)
+
+
+def merge_removals(near, copies):
+    """Merge exact and near removals; also return for each whether its survivor has the same text.
+
+    If the survivor of an exact copy is itself removed as a near copy of a third document, that is the survivor of both.
+    """
+    survivors, similarities = copies.survivors.copy(), copies.similarities.copy()
+    is_exact = np.ones(len(survivors), dtype=bool)
+    if len(near.documents):
+        indexes = np.minimum(np.searchsorted(near.documents, survivors), len(near.documents) - 1)
+        is_removed = near.documents[indexes] == survivors
+        survivors[is_removed] = near.survivors[indexes[is_removed]]
+        similarities[is_removed] = near.similarities[indexes[is_removed]]
+        is_exact[is_removed] = False
+    documents = np.concatenate([copies.documents, near.documents])
+    order = np.argsort(documents)
+    is_exact = np.concatenate([is_exact, np.zeros(len(near.documents), dtype=bool)])
+    return Removals(
+        documents[order],
+        np.concatenate([survivors, near.survivors])[order],
+        np.concatenate([similarities, near.similarities])[order],
+    ), is_exact[order]

@@ -37,10 +37,6 @@ class Removals:
     survivors: NDArray[np.int64]
     similarities: NDArray[np.float64]
 
-    @staticmethod
-    def none() -> Removals:
-        return Removals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-
 
 def contract_edges(edges: Pairs) -> tuple[Pairs, bool]:
     """Replace edges by stars: each document with the smallest one of its component. Also tell whether any is new.
@@ -127,29 +123,6 @@ def verify_removals(
         is_exact[unverified] = True
         alike = SimilarPairs(alike.pairs, similarities, is_exact)
         alike = alike.take(~is_exact | (similarities >= threshold))
-
-
-def merge_removals(near: Removals, copies: Removals) -> tuple[Removals, NDArray[np.bool_]]:
-    """Merge exact and near removals; also return for each whether its survivor has the same text.
-
-    If the survivor of an exact copy is itself removed as a near copy of a third document, that is the survivor of both.
-    """
-    survivors, similarities = copies.survivors.copy(), copies.similarities.copy()
-    is_exact = np.ones(len(survivors), dtype=bool)
-    if len(near.documents):
-        indexes = np.minimum(np.searchsorted(near.documents, survivors), len(near.documents) - 1)
-        is_removed = near.documents[indexes] == survivors
-        survivors[is_removed] = near.survivors[indexes[is_removed]]
-        similarities[is_removed] = near.similarities[indexes[is_removed]]
-        is_exact[is_removed] = False
-    documents = np.concatenate([copies.documents, near.documents])
-    order = np.argsort(documents)
-    is_exact = np.concatenate([is_exact, np.zeros(len(near.documents), dtype=bool)])
-    return Removals(
-        documents[order],
-        np.concatenate([survivors, near.survivors])[order],
-        np.concatenate([similarities, near.similarities])[order],
-    ), is_exact[order]
 
 
 @kernel
