@@ -14,6 +14,7 @@ from gristmill.stream import Stream
 from gristmill.stream.balance import deal_rows
 from gristmill.stream.imbalance import measure_imbalance
 from gristmill.stream.prove import prove
+from gristmill.stream.read_plan import plan_reads
 from gristmill.stream.torch import TorchDataset, TorchLoader
 
 PHASES = [(0, {"web": 0.5, "code": 0.5}), (24, {"web": 0.9, "code": 0.1})]
@@ -123,6 +124,11 @@ def test_rows_of_several_datasets_have_their_own_costs(tmp_path):
     assert prove(stream, [3, 2], [0], [4], steps=2)
     weighted = Stream({name: (folder, 0.5) for name, folder in folders.items()}, seed=3, balance=True)
     assert prove(weighted, [3, 2], [0], [4], steps=2)
+
+
+def test_reads_of_one_of_several_nodes_are_not_planned(packed):
+    with pytest.raises(UsageError, match="with balance"):
+        plan_reads(Stream(packed, balance=True), 2, 4, 3, nodes=2)
 
 
 def test_workers_deal_as_well(packed, oracle):

@@ -47,6 +47,11 @@ class ReadPlan:
 def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nodes: int = 1) -> ReadPlan:
     """Plan what the first node fetches in some steps from the stream's position on."""
     batch_size, _, world_size = check_ranks(batch_size, 0, world_size)
+    if stream.arguments.balance and nodes > 1:
+        raise UsageError(
+            "with balance, a node reads any rows of a global batch, so this plan would be wrong",
+            help="plan without balance: the number of rows is the same",
+        )
     reader = getattr(stream.reader.table, "blocks", None)
     if not isinstance(reader, BlockReader):
         raise UsageError("this dataset is on a local disk: nothing is fetched", help="name a dataset on a store")
