@@ -2,19 +2,20 @@
 
     python -m benchmarks.cluster simulate --workers 10000 --tasks 1000000
     python -m benchmarks.cluster memory
-    python -m benchmarks.cluster ray --megabytes 64
-    python -m benchmarks.cluster store --bucket s3://bench --megabytes 96
+    python -m benchmarks.cluster ray --tokenizer FOLDER
+    python -m benchmarks.cluster store --tokenizer FOLDER
 
 `simulate` has no data and no Ray: workers are objects that answer at once, so what remains is the scheduler's own
 processor time and memory. `memory` runs a stage of up to a million units with such workers. `ray` tokenizes and packs
-the same texts with two workers of each kind. `store` does it from the disk to the disk and from a bucket to the bucket,
-which the environment must lead to, each in a process of its own.
+the same texts with two workers of each kind. `store` does it from the disk to the disk, from a store on
+this machine to the store, and with 50 ms more for each request, each in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -186,10 +187,11 @@ def measure_memory(num_workers: int) -> dict[str, float]:
     return peaks
 
 
-def _run_here(words: list[str]) -> str:
+def _run_here(words: list[str], environment: dict[str, str] | None = None) -> str:
     """Run one command of this module in a process of its own; return what it prints."""
     command = [sys.executable, "-m", "benchmarks.cluster", *words]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    variables = {**os.environ, **(environment or {})}
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables).stdout
 
 
 def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, float]:
@@ -213,26 +215,38 @@ def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, floa
     return {**seconds, "ratio": seconds["processes"] / seconds["ray"]}
 
 
-def compare_with_store(bucket: str, num_megabytes: int, tokenizer: str) -> dict[str, float]:
-    """Tokenize and pack the same texts on the disk and on a store; return the least processor time of two runs each."""
-    from gristmill.storage.commit import write_file
-    from gristmill.storage.locations import StorePath
+def compare_with_store(num_megabytes: int, tokenizer: str) -> dict[str, float]:
+    """Tokenize and pack the same texts on the disk, on a store here, and with 50 ms more for each request.
 
-    seconds: dict[str, float] = {}
-    attempt = f"{bucket}/benchmark-{time.time_ns()}"
-    with tempfile.TemporaryDirectory() as name:
-        local = Path(name, "in.jsonl")
-        _write_texts(local, num_megabytes << 20)
-        write_file(StorePath(f"{attempt}/in.jsonl"), local.read_bytes(), "00000001")
-        for number in range(2):
-            for side, folder in (("local", name), ("store", attempt)):
-                words = ["pack", f"{folder}/in.jsonl", f"{folder}/out-{number}", tokenizer]
-                seconds[side] = min(float(_run_here(words)), seconds.get(side, float("inf")))
-    return {**seconds, "ratio": seconds["store"] / seconds["local"]}
+    The least of three runs each: processor time of driver and workers, and seconds of work without the start.
+    """
+    from benchmarks.local_store import delay_requests, make_environment, start_store
+
+    least: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name, start_store() as port, delay_requests(port, 0.05) as slow_port:
+        local = f"{name}/in.jsonl"
+        _write_texts(Path(local), num_megabytes << 20)
+        _run_here(["upload", local, "s3://bench/in.jsonl"], make_environment(port))
+        sides = {
+            "local": (name, {}),
+            "store": ("s3://bench", make_environment(port)),
+            "slow_store": ("s3://bench", make_environment(slow_port)),
+        }
+        for number in range(3):
+            for side, (folder, environment) in sides.items():
+                words = ["pack", f"{folder}/in.jsonl", f"{folder}/{side}-{number}", tokenizer]
+                for kind, seconds in json.loads(_run_here(words, environment)).items():
+                    least[f"{side}_{kind}"] = min(seconds, least.get(f"{side}_{kind}", float("inf")))
+    return {
+        **least,
+        "cpu_ratio": least["store_cpu"] / least["local_cpu"],
+        "speed_of_store": least["local_work"] / least["store_work"],
+        "speed_with_delay": least["store_work"] / least["slow_store_work"],
+    }
 
 
-def pack(source: str, output: str, tokenizer: str) -> float:
-    """Tokenize and pack one file with two workers; return the processor time of this process and its workers."""
+def pack(source: str, output: str, tokenizer: str) -> dict[str, float]:
+    """Tokenize and pack one file with two workers; return processor time of all, and seconds of work."""
     import gristmill as gm
     from gristmill import Recipe, steps
 
@@ -241,9 +255,17 @@ def pack(source: str, output: str, tokenizer: str) -> float:
         steps=[steps.Tokenize(tokenizer=tokenizer), steps.Pack(row_length=2048)],
         output=output,
     )
-    gm.run(recipe, workers=2, progress=False)
+    result = gm.run(recipe, workers=2, backend="processes", progress=False)
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(use.ru_utime + use.ru_stime for use in uses)
+    return {"cpu": sum(use.ru_utime + use.ru_stime for use in uses), "work": result.work_seconds}
+
+
+def upload(source: str, url: str) -> None:
+    """Write a file to a store."""
+    from gristmill.storage.commit import write_file
+    from gristmill.storage.locations import StorePath
+
+    write_file(StorePath(url), Path(source).read_bytes(), "00000001")
 
 
 def _write_texts(path: Path, num_bytes: int) -> None:
@@ -266,12 +288,14 @@ def main() -> None:
     comparison.add_argument("--megabytes", type=int, default=64)
     comparison.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
     store = commands.add_parser("store")
-    store.add_argument("--bucket", required=True, help="a URL below which is written, such as s3://bench")
     store.add_argument("--megabytes", type=int, default=96)
     store.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
     single = commands.add_parser("pack", help="one run, as `store` starts it")
     for name in ("source", "output", "tokenizer"):
         single.add_argument(name)
+    sent = commands.add_parser("upload", help="one file to a store, as `store` starts it")
+    sent.add_argument("source")
+    sent.add_argument("url")
     memory = commands.add_parser("memory")
     memory.add_argument("--workers", type=int, default=1000)
     stage = commands.add_parser("units", help="one stage, as `memory` starts it")
@@ -279,9 +303,11 @@ def main() -> None:
     stage.add_argument("workers", type=int)
     arguments = parser.parse_args()
     if arguments.command == "pack":
-        print(pack(arguments.source, arguments.output, arguments.tokenizer))
+        print(json.dumps(pack(arguments.source, arguments.output, arguments.tokenizer)))
+    elif arguments.command == "upload":
+        upload(arguments.source, arguments.url)
     elif arguments.command == "store":
-        print(json.dumps(compare_with_store(arguments.bucket, arguments.megabytes, arguments.tokenizer), indent=2))
+        print(json.dumps(compare_with_store(arguments.megabytes, arguments.tokenizer), indent=2))
     elif arguments.command == "units":
         print(run_units(arguments.units, arguments.workers))
     elif arguments.command == "memory":

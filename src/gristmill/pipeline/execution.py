@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from gristmill.shards.score_file import ScoreLayout
     from gristmill.storage.leases.output_lock import HeldOutput
 
+_FIRST_EPOCH = "00000001"
+"""The run id of the first run on a store: no other one can have left anything there."""
+
 _log = logging.getLogger("gristmill")
 
 
@@ -161,7 +164,8 @@ class Execution:
             journal.clear_journal(self._plan.output)
         else:
             journal.prune_work_folder(self._plan.output)
-        journal.remove_orphans(self._plan.output, manifest, self._held)
+        was_killed = self._run_id != _FIRST_EPOCH or any(job.deaths for job in self._runner.stopwatch.jobs)
+        journal.remove_orphans(self._plan.output, manifest, self._held, may_have_uploads=was_killed)
         self._held.release_old_epochs()
         self._publish_report(manifest)
         return manifest

@@ -147,10 +147,13 @@ def find_damaged_file(root: Location, manifest: Manifest) -> str | None:
     return next((file.path for file in manifest.stored_files() if files.find_size(file.path) != file.bytes), None)
 
 
-def remove_orphans(root: Location, manifest: Manifest | None, held: HeldOutput) -> None:
+def remove_orphans(
+    root: Location, manifest: Manifest | None, held: HeldOutput, *, may_have_uploads: bool = True
+) -> None:
     """Remove what killed runs, or workers of this one, have left on a store: only names that tell their epoch.
 
-    Without a manifest nothing is finished, and all of it goes.
+    Without a manifest nothing is finished, and all of it goes. Unfinished uploads are left only by what was killed;
+    looking for them takes a client of their own, and as long as all else of a small run.
     """
     if not isinstance(root, StorePath):
         return
@@ -162,8 +165,9 @@ def remove_orphans(root: Location, manifest: Manifest | None, held: HeldOutput) 
         if epoch and int(epoch[1]) <= int(held.run_id) and path not in named and not is_work_path(path):
             orphans.append(path)
     remove_files(root, orphans)
-    store, key = root.open_store()
-    store.abort_uploads(f"{key}/")
+    if may_have_uploads:
+        store, key = root.open_store()
+        store.abort_uploads(f"{key}/")
 
 
 def _move_files(root: Location, moves: Iterable[tuple[str, str]]) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from gristmill_testing.small_tokenizers import trained
 import gristmill as gm
 from gristmill import steps
 from gristmill.core.errors import UsageError
+from gristmill.core.records import SourceFile
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.remembered import columns as columns_module
 from gristmill.pipeline.planning.remembered import keys, trials
@@ -373,3 +375,21 @@ def test_a_run_gives_the_same_bytes(recipe, project):
         outputs.append(gm.run(gm.Recipe(**fields, output=output), backend="serial", progress=False))
         choose_plan_cache(None)
     assert outputs[0].manifest.dataset_hash == outputs[1].manifest.dataset_hash
+
+
+def test_objects_of_stores_are_known_by_their_versions(tmp_path):
+    """Their beginnings are not read: nobody answers at this address. Versions of other servers are not trusted."""
+    choose_plan_cache(str(tmp_path))
+    object_file = SourceFile("s3://nobody/a.jsonl", "a.jsonl", 10, "etag", 1)
+    hashes = {
+        keys.hash_files(steps.Read(read=file.path), [file])
+        for file in (
+            object_file,
+            msgspec.structs.replace(object_file, version="other"),
+            msgspec.structs.replace(object_file, num_bytes=11),
+        )
+    }
+    assert len(hashes - {None}) == 3
+    unversioned = msgspec.structs.replace(object_file, version="")
+    served = msgspec.structs.replace(object_file, path="https://nobody/a.jsonl")
+    assert [keys.hash_files(steps.Read(read=file.path), [file]) for file in (unversioned, served)] == [None, None]

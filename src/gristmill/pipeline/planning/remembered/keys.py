@@ -1,7 +1,8 @@
 """The keys of remembered samples: files, steps and functions as plain data.
 
 What cannot be described has no key, and is never remembered: functions whose code cannot be known, steps and readers
-that are not built in, records from Python, remote files, and more files than would be read anyway.
+that are not built in, records from Python, files of servers that tell no version, and more files than would be read
+anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gristmill.runtime.function import Function
 from gristmill.steps.read import file_format
 from gristmill.steps.read.read import FORMATS
 from gristmill.storage.plan_cache import can_remember
-from gristmill.storage.urls import find_protocol
+from gristmill.storage.urls import OBJECT_STORES, find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,8 +36,17 @@ less to look again."""
 
 
 def hash_files(read: Read, files: Sequence[SourceFile]) -> str | None:
-    """Hash how files are read, and identity and first 64 KiB of each; None if nothing is to be remembered of them."""
-    if not can_remember() or len(files) > MAX_FILES or any(find_protocol(file.path) is not None for file in files):
+    """Hash how files are read, and identity and first 64 KiB of each; None if nothing is to be remembered of them.
+
+    The version of an object on a store changes with its content, so its beginning need not be read.
+    """
+    if not can_remember() or len(files) > MAX_FILES:
+        return None
+    protocols = [find_protocol(file.path) for file in files]
+    if any(
+        protocol is not None and (protocol not in OBJECT_STORES or not file.version)
+        for protocol, file in zip(protocols, files, strict=True)
+    ):
         return None
     if any(file_format(file.path, read.format) not in FORMATS for file in files):
         return None  # a plugin reads them
@@ -44,7 +54,9 @@ def hash_files(read: Read, files: Sequence[SourceFile]) -> str | None:
     if described_read is None:
         return None
     try:
-        heads = [_hash_head(file.path) for file in files]
+        heads = [
+            _hash_head(file.path) if protocol is None else "" for protocol, file in zip(protocols, files, strict=True)
+        ]
     except OSError:
         return None  # the plan will say so
     return blake2b(msgspec.json.encode([described_read, files, heads], order="sorted"), digest_size=16).hexdigest()
