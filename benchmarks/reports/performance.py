@@ -18,7 +18,19 @@ from benchmarks.reports.terminal import format_rate
 PAGE = ROOT / "docs" / "performance.md"
 IMAGES = ROOT / "docs" / "images"
 BLOCK = re.compile(r"(<!-- begin: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-GROUPS = ("tokenize", "recipe", "quality", "documents", "chats", "dedup", "pack", "stream", "samples", "start")
+GROUPS = (
+    "tokenize",
+    "recipe",
+    "quality",
+    "documents",
+    "chats",
+    "dedup",
+    "curation",
+    "pack",
+    "stream",
+    "samples",
+    "start",
+)
 X_AXES = {"size": "MB of JSON lines", "files": "files", "workers": "workers"}
 
 
