@@ -25,7 +25,7 @@ from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.remembered import columns as columns_module
 from gristmill.pipeline.planning.remembered import keys, trials
 from gristmill.pipeline.planning.sample import SampleOutcome
-from gristmill.storage.plan_cache import choose_plan_cache
+from gristmill.storage.plan_cache import choose_plan_cache, use_plan_cache
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -380,16 +380,17 @@ def test_a_run_gives_the_same_bytes(recipe, project):
 def test_objects_of_stores_are_known_by_their_versions(tmp_path):
     """Their beginnings are not read: nobody answers at this address. Versions of other servers are not trusted."""
     choose_plan_cache(str(tmp_path))
-    object_file = SourceFile("s3://nobody/a.jsonl", "a.jsonl", 10, "etag", 1)
-    hashes = {
-        keys.hash_files(steps.Read(read=file.path), [file])
-        for file in (
-            object_file,
-            msgspec.structs.replace(object_file, version="other"),
-            msgspec.structs.replace(object_file, num_bytes=11),
-        )
-    }
-    assert len(hashes - {None}) == 3
-    unversioned = msgspec.structs.replace(object_file, version="")
-    served = msgspec.structs.replace(object_file, path="https://nobody/a.jsonl")
-    assert [keys.hash_files(steps.Read(read=file.path), [file]) for file in (unversioned, served)] == [None, None]
+    with use_plan_cache():
+        object_file = SourceFile("s3://nobody/a.jsonl", "a.jsonl", 10, "etag", 1)
+        hashes = {
+            keys.hash_files(steps.Read(read=file.path), [file])
+            for file in (
+                object_file,
+                msgspec.structs.replace(object_file, version="other"),
+                msgspec.structs.replace(object_file, num_bytes=11),
+            )
+        }
+        assert len(hashes - {None}) == 3
+        unversioned = msgspec.structs.replace(object_file, version="")
+        served = msgspec.structs.replace(object_file, path="https://nobody/a.jsonl")
+        assert [keys.hash_files(steps.Read(read=file.path), [file]) for file in (unversioned, served)] == [None, None]
