@@ -16,8 +16,8 @@ import gristmill as gm
 from gristmill import steps
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.pipeline.inspecting.viewing import open_collections
-from gristmill.report.view import raw_files
-from gristmill.report.view.raw_files import BadRecord, open_raw_file
+from gristmill.report.view.collections import raw_files
+from gristmill.report.view.collections.raw_files import BadRecord, open_raw_file
 from gristmill.report.view.requests import Requests
 
 

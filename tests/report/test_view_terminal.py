@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.pipeline.inspecting.viewing import open_collections
-from gristmill.report.view.row_lines import encode_line, make_lines, measure, wrap
-from gristmill.report.view.screen import Screen
-from gristmill.report.view.terminal import split_keys
+from gristmill.report.view.terminal.row_lines import encode_line, make_lines, measure, wrap
+from gristmill.report.view.terminal.screen import Screen
+from gristmill.report.view.terminal.show import split_keys
 from gristmill.shards.dataset import open_dataset
 
 

@@ -42,7 +42,7 @@ def command(paths: tuple[str, ...], port: int, save: str | None, chosen: str, *,
         print_lines(f"{save} holds {len(numbers):,} rows")
         return
     if tty:
-        from gristmill.report.view.terminal import show_in_terminal  # noqa: PLC0415
+        from gristmill.report.view.terminal.show import show_in_terminal  # noqa: PLC0415
 
         show_in_terminal(collections)
         return

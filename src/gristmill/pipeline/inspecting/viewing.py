@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.report.view.dataset_rows import DatasetRows
+from gristmill.report.view.collections.dataset_rows import DatasetRows
 from gristmill.report.view.rows import StepRow
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import MANIFEST
@@ -101,12 +101,12 @@ def open_collections(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Rows]
             others |= _open_lines(name, dataset)
     collections: dict[str, Rows] = {}
     if len(datasets) == 2:
-        from gristmill.report.view.difference_rows import DifferenceRows  # noqa: PLC0415  (a first screen is fast)
+        from gristmill.report.view.collections.difference_rows import DifferenceRows  # noqa: PLC0415  (a first screen is fast)
 
         collections["differences"] = DifferenceRows(*datasets.values())
     collections |= datasets | others
     if files:
-        from gristmill.report.view.file_rows import FileRows  # noqa: PLC0415
+        from gristmill.report.view.collections.file_rows import FileRows  # noqa: PLC0415
 
         collections["files"] = FileRows(files)
     return collections
@@ -119,7 +119,7 @@ def _open_lines(name: str, dataset: Dataset) -> dict[str, Rows]:
     for title, stored in (("quarantined", manifest.quarantine.files), ("dropped", manifest.dropped)):
         files = [file for file in stored if ".jsonl" in file.path]
         if files:
-            from gristmill.report.view.line_rows import LineRows  # noqa: PLC0415
+            from gristmill.report.view.collections.line_rows import LineRows  # noqa: PLC0415
 
             collections[f"{name} · {title}"] = LineRows(
                 f"{name} · {title}", [file.copy_below(dataset.folder) for file in files]

@@ -14,12 +14,12 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, TEXT
+from gristmill.report.view.collections.document_origins import DocumentOrigins, name_origin
+from gristmill.report.view.collections.scores import DatasetScores
+from gristmill.report.view.collections.token_texts import TokenTexts
 from gristmill.report.view.describe import describe_record, list_pictures
-from gristmill.report.view.document_origins import DocumentOrigins, name_origin
 from gristmill.report.view.row_blocks import make_batch_block, make_line_blocks, make_parquet_blocks, make_record_blocks
 from gristmill.report.view.rows import RowBlock, RowRange, Rows
-from gristmill.report.view.scores import DatasetScores
-from gristmill.report.view.token_texts import TokenTexts
 from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.formats.jsonl import decode_record, read_whole_lines
 from gristmill.shards.formats.shard_format import open_shard

@@ -5,8 +5,14 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING, Any
 
+from gristmill.report.view.collections.raw_files import (
+    RECORD_ERRORS,
+    BadRecord,
+    JsonLinesFile,
+    decode_line,
+    open_raw_file,
+)
 from gristmill.report.view.describe import describe_record, list_pictures
-from gristmill.report.view.raw_files import RECORD_ERRORS, BadRecord, JsonLinesFile, decode_line, open_raw_file
 from gristmill.report.view.row_blocks import make_line_blocks, make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 
@@ -14,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gristmill.report.view.raw_files import RawRecord
+    from gristmill.report.view.collections.raw_files import RawRecord
     from gristmill.report.view.rows import RowBlock
 
 

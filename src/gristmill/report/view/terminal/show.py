@@ -12,8 +12,8 @@ import tty
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
-from gristmill.report.view.row_lines import encode_line
-from gristmill.report.view.screen import Screen
+from gristmill.report.view.terminal.row_lines import encode_line
+from gristmill.report.view.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,13 +14,13 @@ import numpy as np
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.records import ORIGIN
-from gristmill.report.view.document_origins import make_origin_keys
+from gristmill.report.view.collections.document_origins import make_origin_keys
 from gristmill.shards.score_file import ScoreTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gristmill.report.view.document_origins import DocumentOrigins
+    from gristmill.report.view.collections.document_origins import DocumentOrigins
     from gristmill.shards.dataset import Dataset, Origin
 
 _MAX_ROWS = 20_000_000

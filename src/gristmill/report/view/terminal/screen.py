@@ -11,14 +11,14 @@ from urllib.parse import parse_qs
 
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.report.view.requests import describe_safely, get_number, read_filters
-from gristmill.report.view.row_lines import make_lines, make_printable
 from gristmill.report.view.rows import Filters, Selection
+from gristmill.report.view.terminal.row_lines import make_lines, make_printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gristmill.report.view.row_lines import Line
     from gristmill.report.view.rows import Rows, StepRow
+    from gristmill.report.view.terminal.row_lines import Line
 
 HELP = "q quit  ↑↓ scroll  ←→ row  space page  g row  / search  n next  f filter  s step  tab show"
 _PROMPTS = {

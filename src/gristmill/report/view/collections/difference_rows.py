@@ -13,7 +13,7 @@ import msgspec
 
 from gristmill.report.differences import match_documents
 from gristmill.report.plain_json import show_record
-from gristmill.report.view.document_origins import name_origin
+from gristmill.report.view.collections.document_origins import name_origin
 from gristmill.report.view.row_blocks import make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 from gristmill.report.view.text_difference import find_spans, mark_difference
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gristmill.report.differences import LaneDocuments
-    from gristmill.report.view.dataset_rows import DatasetRows
+    from gristmill.report.view.collections.dataset_rows import DatasetRows
     from gristmill.report.view.rows import RowBlock
 
 _MAX_TOKENS = 16_384

@@ -1,0 +1,1 @@
+"""The viewer in a terminal: a described row as lines, the state that keys change, and the terminal itself."""
