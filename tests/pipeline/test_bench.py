@@ -100,6 +100,7 @@ def test_an_interrupt_returns_what_was_measured(project):
     assert bench.flags == ["--workers", "1"]
 
 
+@pytest.mark.soak
 def test_ctrl_c_prints_what_was_measured(project):
     words = ("bench", "recipe.yaml", "--workers", "1,2", "--backends", "processes", "--seconds", "600")
     with run_gristmill(*words, folder=project) as screen:

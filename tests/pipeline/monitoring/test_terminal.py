@@ -93,21 +93,6 @@ def test_ctrl_c_restores_the_terminal(project):
         assert "finished work is kept" in screen.text
 
 
-def test_without_a_terminal_there_are_lines(project):
-    (project / "release").touch()
-    code = (
-        "import gristmill.pipeline.monitoring.views as views; views._LINE_SECONDS = 0.0\n"
-        "import sys; from gristmill.cli.main import main; main(sys.argv[1:])"
-    )
-    words = ("run", "recipe.yaml", "--monitor", "terminal", "--backend", "processes", "--workers", "1")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=project, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stderr
-    assert "running: 100%, 1 of 1 tasks" in done.stderr
-
-
 @pytest.mark.parametrize("words", [["--monitor=x"], ["--monitor", "--quiet"], ["--monitor-port", "70000"]])
 def test_wrong_use(words):
     error = CliRunner().invoke(command, ["recipe.yaml", *words], standalone_mode=False).exception

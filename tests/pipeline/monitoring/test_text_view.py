@@ -7,6 +7,7 @@ from msgspec import structs
 
 from gristmill.pipeline.monitoring.run_status import Bottleneck, EndedJob, RunStatus, WorkerStatus
 from gristmill.pipeline.monitoring.text_view import render_status, summarize_status, to_text
+from gristmill.pipeline.monitoring.views import open_view
 
 WORKERS = [
     WorkerStatus(
@@ -61,6 +62,16 @@ def test_it_fits_the_screen(width, height):
     assert max(map(len, lines)) <= width
     assert any("why this speed" in line for line in lines)
     assert ("more" in "\n".join(lines)) == (height < 60)
+
+
+def test_without_a_terminal_there_are_lines(capsys, monkeypatch):
+    view = open_view("terminal", 0, "out")
+    view.show(STATUS)
+    assert capsys.readouterr().err == ""  # not before ten seconds
+    monkeypatch.setattr("gristmill.pipeline.monitoring.views._LINE_SECONDS", 0.0)
+    view.show(STATUS)
+    view.close()
+    assert capsys.readouterr().err == summarize_status(STATUS) + "\n"
 
 
 @given(st.text(max_size=30))
