@@ -100,23 +100,34 @@ def test_with_a_cache_of_a_tenth_and_faults_at_every_third_request(remote, oracl
     assert stream.reader.table.blocks.cache.num_fetches > 53 / 2  # blocks were fetched again and again
 
 
-def test_elastic_resume_with_worker_processes(remote, oracle):
-    """World 7 to 5 with 3 workers each, forked; then one spawned worker."""
+def test_elastic_resume_with_worker_processes_faults_and_a_small_cache(remote, oracle, monkeypatch):
+    """World 7 to 5 with 3 workers each, forked, while every third request fails; then one spawned worker."""
+    total = sum(shard.bytes for _, _, shard in load_manifest(remote.url).shards())
+    monkeypatch.setattr(requests, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(requests, "LONGEST_WAIT_SECONDS", 0.01)
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    proxy = FaultyProxy(int(endpoint.rpartition(":")[2]), _third_of_them)
     state, read = None, []
-    for world_size, num_workers, method, num_steps in [(7, 3, "fork", 2), (5, 3, "fork", 2), (1, 1, "spawn", 99)]:
-        iterators = []
-        for rank in range(world_size):
-            dataset = TorchDataset(remote(epochs=2), 2, rank=rank, world_size=world_size)
-            if state is not None:
-                dataset.load_state_dict(json.loads(state))
-            loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=method)
-            iterators.append((dataset, iter(loader)))
-        for _ in range(num_steps):
-            step = [next(iterator, None) for _, iterator in iterators]
-            if step[0] is None:
-                break
-            read += ids_of(step)
-            state = json.dumps(iterators[0][0].state_after(step[0]))
+    try:
+        for world_size, num_workers, method, num_steps in [(7, 3, "fork", 2), (5, 3, "fork", 2), (1, 1, "spawn", 99)]:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint if method == "fork" else endpoint)
+            forget_stores()
+            iterators = []
+            for rank in range(world_size):
+                dataset = TorchDataset(remote(epochs=2, cache_bytes=total // 10), 2, rank=rank, world_size=world_size)
+                if state is not None:
+                    dataset.load_state_dict(json.loads(state))
+                loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=method)
+                iterators.append((dataset, iter(loader)))
+            for _ in range(num_steps):
+                step = [next(iterator, None) for _, iterator in iterators]
+                if step[0] is None:
+                    break
+                read += ids_of(step)
+                state = json.dumps(iterators[0][0].state_after(step[0]))
+            del iterators, loader
+    finally:
+        proxy.close()
     assert read == oracle[: len(read)]
     assert len(read) == 53
 

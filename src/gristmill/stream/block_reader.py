@@ -4,8 +4,8 @@ A block is about 4 MiB of a shard, and the smallest piece that is fetched. Threa
 which are known in advance. Memory: 170 bytes for each block of the dataset; blocks that are open are mapped from the
 cache, and closed when they were used longest ago.
 
-Rows of open blocks are found without a lock. A reader takes the present `Generation` first, and keeps it until its rows
-are copied. A block that is closed meanwhile is handed to that generation, which keeps it and all later ones mapped.
+Rows of open blocks are found without a lock. A reader takes the present `BlockGeneration` first, and keeps it until its
+rows are copied. A block that is closed meanwhile is handed to that generation, which keeps it and later ones mapped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OpenBlock:
     """Where the columns of its rows of tokens are (see `kernels`); None for samples."""
 
 
-class Generation:
+class BlockGeneration:
     """A time between two closings of blocks. Who holds it keeps all blocks mapped that were open in it."""
 
     __slots__ = ("closed", "later")
@@ -61,7 +61,7 @@ class Generation:
     def __init__(self) -> None:
         self.closed: OpenBlock | None = None
         """The block whose closing ended it."""
-        self.later: Generation | None = None
+        self.later: BlockGeneration | None = None
 
 
 class BlockReader:
@@ -81,7 +81,7 @@ class BlockReader:
         """Where the columns of each open block are (see `kernels`)."""
         self.places = np.stack([np.arange(len(self.rows)), np.zeros(len(self.rows), np.int64)], axis=1)
         """The line of each block and their number: 0 while it is not open, as kernels expect it of shards."""
-        self.generation = Generation()
+        self.generation = BlockGeneration()
         self._last_used = np.zeros(len(self.rows) + 1, dtype=np.int64)  # rows that fill up a batch have the block -1
         self._clock = 0
         self._open: dict[int, OpenBlock] = {}
@@ -166,7 +166,7 @@ class BlockReader:
         self.places[number, 1] = 0  # before the generation ends: who begins to read now does not find it
         block = self._open.pop(number)
         self._open_bytes -= int(self.bytes[number])
-        last, self.generation = self.generation, Generation()
+        last, self.generation = self.generation, BlockGeneration()
         last.later, last.closed = self.generation, block
 
     def _load(self, number: int) -> OpenBlock:
