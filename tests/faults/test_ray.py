@@ -310,15 +310,18 @@ def test_a_driver_that_is_killed(ray, corpus, expected, tmp_path):
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_driver_that_is_interrupted(ray, corpus, tmp_path, signal_number):
+    """What was finished before has its receipt; the actors end."""
     recipe = make_recipe(corpus, tmp_path / "out", tmp_path)
     events = tmp_path / "events.jsonl"
     command = [sys.executable, "-m", "gristmill", "run", str(recipe), "--backend", "ray", "--events", str(events)]
     driver = start(command, ray, tmp_path)
-    wait_for_event(tmp_path, "worker_ready", driver)
+    receipts = tmp_path / "out" / ".gristmill" / "receipts.jsonl"
+    wait_until(lambda: (receipts.exists() and receipts.stat().st_size) or driver.poll() is not None, "a receipt", 120)
     driver.send_signal(signal_number)
     assert driver.wait(timeout=30) == 128 + signal_number, (tmp_path / "log").read_text()
     wait_until(lambda: not find_actors(), "the end of the actors", 5)
     assert "to resume" in (tmp_path / "log").read_text()
+    assert all("fingerprint" in json.loads(line) for line in receipts.read_text().splitlines())
 
 
 def test_other_versions_on_a_node_stop_the_run(ray, monkeypatch):
