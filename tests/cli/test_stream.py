@@ -113,6 +113,13 @@ def test_prove_knows_all_labels(tmp_path, options):
     assert prove(Stream(folder, rows=70, collate=Collate(**options)), [3, 1], [0], [4], steps=9)
 
 
+@pytest.mark.parametrize("window", [1, 3, 99])
+def test_prove_knows_shuffled_blocks(tmp_path, window):
+    folder = write_packed(tmp_path / "out", {"web": [30, 7], "code": [9]})
+    for options in ({}, {"mixture": {"web": 1, "code": 1}}):
+        assert prove(Stream(folder, rows=100, seed=3, shuffle={"blocks": window}, **options), [3, 1], [0], [4], steps=9)
+
+
 def test_several_datasets_and_selections(inside, out, tmp_path):
     other = write_packed(tmp_path / "other", {"books": [12]}, seed=3)
     several = [f"here={out}:0.75", f"there={other}:0.25"]

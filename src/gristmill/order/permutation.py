@@ -82,6 +82,11 @@ def make_epoch_key(seed: int, source: str, epoch: int) -> int:
     return int(_mix(np.uint64((make_source_key(seed, source) + epoch * int(_GOLDEN)) % 2**64)))
 
 
+def make_window_key(epoch_key: int, window: int) -> int:
+    """Derive the key of the permutation of the rows in a window of blocks; `epoch_key` is that of the blocks."""
+    return int(_mix(np.uint64(Permutation(1 << 62, seed_key(epoch_key, "windows"))(window))))
+
+
 @kernel
 def _mix(value: np.uint64) -> np.uint64:
     """Mix the bits with the finaliser of splitmix64: every output bit depends on every input bit."""

@@ -21,7 +21,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.numbers import check_whole_number
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.order import Permutation
-from gristmill.order.permutation import make_epoch_key
+from gristmill.order.permutation import make_epoch_key, make_window_key
 from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.token_rows import LENGTHS
 from gristmill.stream.arguments import check_ranks
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gristmill.stream.collate import Batch, Collate
+    from gristmill.stream.sources import Lane
     from gristmill.stream.stream import Stream
 
 
@@ -179,7 +180,9 @@ class SlowReader:
             name, draw = order.mixture.sources[int(sources[0])], int(draws[0])
             lane = next(lane for lane in self._stream.lanes if lane.name == name)
         epoch, index = divmod(draw, lane.rows)
-        if arguments.shuffle:
+        if arguments.window is not None:
+            index = _shuffle_blocks(lane, arguments.window, arguments.seed, epoch, index)
+        elif arguments.shuffle:
             index = Permutation(lane.rows, make_epoch_key(arguments.seed, lane.name, epoch))(index)
         for shard in lane.shards:
             if index < shard.rows:
@@ -198,6 +201,24 @@ def list_slow_places(record: Mapping[str, Any], align: int) -> list[int]:
         begin = -(-(places[-1] + 1) // align) * align if places else 0
         places += range(begin, begin + int(length))
     return places
+
+
+def _shuffle_blocks(lane: Lane, window: int, seed: int, epoch: int, index: int) -> int:
+    """Find the stored row of a place in an epoch whose blocks are shuffled, one window after the other."""
+    rows = [int(count) for shard in lane.shards if shard.blocks is not None for count in shard.blocks.rows]
+    key = make_epoch_key(seed, f"blocks/{lane.name}", epoch)
+    order = [Permutation(len(rows), key)(number) for number in range(len(rows))]
+    for number, first in enumerate(range(0, len(order), window)):
+        blocks = order[first : first + window]
+        size = sum(rows[block] for block in blocks)
+        if index < size:
+            index = Permutation(size, make_window_key(key, number))(index)
+            for block in blocks:
+                if index < rows[block]:
+                    return sum(rows[:block]) + index
+                index -= rows[block]
+        index -= size
+    raise AssertionError("the windows of an epoch have all its rows")
 
 
 def compute_slow_labels(record: Mapping[str, Any], options: Collate, width: int) -> list[int]:
