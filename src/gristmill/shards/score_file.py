@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gristmill.shards.manifest import ScoreFile
     from gristmill.storage.locations import Location
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 LANGUAGE = "language"
 METADATA_KEY = b"gristmill.scores"
 # zstd takes three times as long: Arrow makes a new context for each buffer, and a block has about 60 small ones.
