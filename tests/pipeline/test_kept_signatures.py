@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -159,6 +160,70 @@ def test_damaged_signatures_are_refused(dumps):
     (dumps / "old/signatures/index.json").write_text("{")
     with pytest.raises(DamagedDatasetError, match="cannot be read"):
         run(dumps, {"new": dumps / "new.jsonl"}, name="next", against=str(dumps / "old"))
+
+
+def change_index(folder, change):
+    """Change the signatures of the first shard as a stranger could, with checksums that fit."""
+    index = json.loads((folder / "signatures/index.json").read_bytes())
+    change(index["shards"][0])
+    (folder / "signatures/index.json").write_text(json.dumps(index))
+
+
+def change_file(folder, number, change):
+    def seal(shard):
+        path = folder / shard["files"][number]["path"]
+        content = change(path.read_bytes())
+        path.write_bytes(content)
+        shard["files"][number].update(bytes=len(content), xxh3=xxhash.xxh3_64_hexdigest(content))
+
+    change_index(folder, seal)
+
+
+def test_signatures_of_a_stranger_are_refused(dumps):
+    pristine = {path: path.read_bytes() for path in (dumps / "old/signatures").iterdir()}
+    forged_indexes = [
+        lambda shard: shard["files"].pop(),
+        lambda shard: shard.update(rows=0, cell_rows=[]),
+        lambda shard: shard["counts"].__setitem__(1, shard["counts"][1] - 1),
+    ]
+    forged_files = [lambda content: content[:-1], lambda content: b"\xff" * len(content)]
+    changes = [lambda folder, change=change: change_index(folder, change) for change in forged_indexes]
+    changes += [
+        lambda folder, number=number, change=change: change_file(folder, number, change)
+        for number in range(4)
+        for change in forged_files[: 1 if number == 1 else 2]  # any bytes may be sketches
+    ]
+    for change in changes:
+        change(dumps / "old")
+        with pytest.raises(DamagedDatasetError, match="signatures"):
+            run(dumps, {"new": dumps / "new.jsonl"}, name="next", against=str(dumps / "old"))
+        for path, content in pristine.items():
+            path.write_bytes(content)
+    run(dumps, {"new": dumps / "new.jsonl"}, name="next", against=str(dumps / "old"))
+
+
+def test_what_a_killed_run_left_is_removed(dumps):
+    left = dumps / "old/signatures/00000000-0000000000000000.keys"
+    left.write_bytes(b"of a shard that is gone")
+    recipe = gm.Recipe(
+        output=str(dumps / "old"),
+        sources={"a": steps.Read(read=str(dumps / "raw/a.jsonl")), "b": steps.Read(read=str(dumps / "raw/b.jsonl"))},
+        steps=[steps.Deduplicate(max_source_loss=1.0, keep_signatures=True), steps.Write(format="jsonl")],
+    )
+    assert gm.run(recipe, backend="serial", progress=False).was_up_to_date
+    assert not left.exists()
+
+
+def test_what_cannot_be_signed_is_refused_before_the_work(tmp_path):
+    write_texts(tmp_path / "a.jsonl", ["one"])
+    (tmp_path / "b.jsonl").write_text('{"body": "two"}')
+    sources = {"a": steps.Read(read=str(tmp_path / "a.jsonl"))}
+    kept = [steps.Deduplicate(keep_signatures=True), steps.Write(format="jsonl")]
+    with pytest.raises(UsageError, match="on a file system"):
+        gm.plan(gm.Recipe(output="s3://nowhere/out", sources=sources, steps=kept))
+    sources["b"] = steps.Read(read=str(tmp_path / "b.jsonl"), text="body")
+    with pytest.raises(UsageError, match="different fields: body, text"):
+        gm.plan(gm.Recipe(output=str(tmp_path / "out"), sources=sources, steps=kept))
 
 
 def test_tokens_cannot_be_signed(tmp_path):

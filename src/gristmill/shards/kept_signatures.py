@@ -31,7 +31,15 @@ class KeptShard(msgspec.Struct, frozen=True, kw_only=True):
     cell_rows: list[Count]
     """The rows of each cell, to read the texts of some documents only."""
     files: list[StoredFile]
+    """Descriptions of the documents, sketches, digests and keys of bands."""
     counts: list[Count]
+    """The number of digests, and of keys."""
+
+    def __post_init__(self) -> None:
+        if len(self.files) != 4 or len(self.counts) != 2:
+            raise ValueError(f"{self.path} needs four files and two counts")
+        if not self.rows == sum(self.cell_rows) == self.counts[0]:
+            raise ValueError(f"the numbers of documents of {self.path} differ")
 
 
 class KeptSignatures(msgspec.Struct, frozen=True, kw_only=True):

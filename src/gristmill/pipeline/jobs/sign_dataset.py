@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.errors import DamagedDatasetError
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.barriers.deduplicate.sign import DocumentSigner
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
@@ -55,17 +55,12 @@ class _SignShard:
 def keep_signatures(
     plan: Plan, manifest: Manifest, options: RunOptions, held: HeldOutput, pool: WorkerPool | None = None
 ) -> None:
-    """Sign the shards of a dataset that have no signatures yet, if a step of its recipe asks for it.
-
-    Raises:
-        UsageError: The dataset is on a store, or its sources have their texts in different fields.
-    """
+    """Sign the shards of a dataset that have no signatures yet, if a step of its recipe asks for it."""
     step = _find_step(plan)
     if step is None:
         return
-    if not isinstance(plan.output, Path):
-        raise UsageError("keep_signatures needs an output on a file system", help="copy the dataset, or leave it out")
-    folder, signer, text = plan.output, DocumentSigner(step).name, _find_text_field(plan)
+    assert isinstance(plan.output, Path)  # the plan has seen to it, and that all sources have one field of texts
+    folder, signer, text = plan.output, DocumentSigner(step).name, plan.sources[0].read.text
     index = load_kept_signatures(folder)
     is_known = index is not None and index.signer == signer and index.text == text
     known = {shard.xxh3: shard for shard in index.shards if _has_files(shard, folder)} if index and is_known else {}
@@ -77,6 +72,7 @@ def keep_signatures(
         and {shard.path: shard.xxh3 for shard in index.shards} == paths
         and known.keys() >= set(paths.values())
     ):
+        _remove_others(folder, index)  # a run that was killed may have left them
         return
     unsigned = [shard for shard in shards if shard.xxh3 not in known]
     for task, signed in run_tasks(
@@ -102,16 +98,6 @@ def _find_step(plan: Plan) -> Deduplicate | None:
     steps = [step for source in plan.sources for stage in source.stages for step in stage.all_steps]
     keeping = [step for step in steps if isinstance(step, Deduplicate) and step.keep_signatures]
     return keeping[-1] if keeping else None
-
-
-def _find_text_field(plan: Plan) -> str:
-    fields = {source.read.text for source in plan.sources}
-    if len(fields) > 1:
-        raise UsageError(
-            f"keep_signatures: the sources have their texts in different fields: {', '.join(sorted(fields))}",
-            help="rename the fields, so that the dataset has one field of texts",
-        )
-    return fields.pop()
 
 
 def _has_files(shard: KeptShard, folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.errors import UsageError
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from gristmill.core.step import Step
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.pack.pack import Pack
+    from gristmill.steps.read import Read
     from gristmill.steps.write import Write
+    from gristmill.storage.locations import Location
 
 
 class PlannedSource(Protocol):
@@ -58,6 +61,18 @@ def check_positions(recipe: Recipe, *, is_packed: bool) -> None:
                     following=tuple(step.name for step in steps[index + 1 :]),
                 )
             )
+
+
+def check_kept_signatures(output: Location, reads: Iterable[Read]) -> None:
+    """Raise `UsageError` if the dataset cannot keep the signatures of its documents."""
+    if not isinstance(output, Path):
+        raise UsageError("keep_signatures needs an output on a file system", help="copy the dataset, or leave it out")
+    fields = {read.text for read in reads}
+    if len(fields) > 1:
+        raise UsageError(
+            f"keep_signatures: the sources have their texts in different fields: {', '.join(sorted(fields))}",
+            help="rename the fields, so that the dataset has one field of texts",
+        )
 
 
 def check_split_steps(files: Iterable[SourceFile], steps: Sequence[Step]) -> None:

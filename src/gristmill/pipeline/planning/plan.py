@@ -13,6 +13,7 @@ from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_worker
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import (
     check_joined_lane,
+    check_kept_signatures,
     check_positions,
     check_sources,
     has_joining_step,
@@ -242,6 +243,8 @@ def make_plan(
         for name, source in recipe.sources.items()
     ]
     output = parse_location(recipe.path(recipe.output))
+    if any(getattr(step, "keep_signatures", False) for draft in drafts for step in draft.branch.steps):
+        check_kept_signatures(output, [draft.read for draft in drafts])
     placement = choose_placement(
         PlacementRequest(backend=backend, workers=workers, timeout=timeout, pin=pin),
         [step for draft in drafts for step in (draft.read, *draft.branch.steps)],

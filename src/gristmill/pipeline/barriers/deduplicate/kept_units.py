@@ -21,8 +21,8 @@ from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
 from gristmill.pipeline.barriers.deduplicate.contexts import SignContext
 from gristmill.pipeline.barriers.deduplicate.documents import DOCUMENT
-from gristmill.pipeline.barriers.deduplicate.record_files import RecordWriter
-from gristmill.pipeline.barriers.deduplicate.sign import DocumentSigner, SignResult
+from gristmill.pipeline.barriers.deduplicate.record_files import DIGEST, KEY, RecordWriter, view_partitioned
+from gristmill.pipeline.barriers.deduplicate.sign import NUM_RANGES, DocumentSigner, SignResult
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
@@ -36,9 +36,11 @@ from gristmill.steps.deduplicate.deduplicate import AGAINST
 from gristmill.steps.read import plan_schema
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun
-    from gristmill.steps.deduplicate.deduplicate import DeduplicateAgainst
+    from gristmill.steps.deduplicate.deduplicate import Deduplicate, DeduplicateAgainst
 
 _log = logging.getLogger("gristmill")
 
@@ -93,8 +95,8 @@ def _find_shards(step: DeduplicateAgainst) -> list[tuple[str, str, KeptShard]] |
     shards = []
     for folder in step.signed_folders:
         index = load_kept_signatures(Path(folder))
-        known = {} if index is None else {shard.path: shard.xxh3 for shard in index.shards}
-        stored = {shard.path: shard.xxh3 for _, _, shard in load_manifest(Path(folder)).shards()}
+        known = {} if index is None else {shard.path: (shard.xxh3, shard.rows) for shard in index.shards}
+        stored = {shard.path: (shard.xxh3, shard.rows) for _, _, shard in load_manifest(Path(folder)).shards()}
         problem = None
         if index is None or known != stored:
             problem = "belong to an earlier state of the dataset"
@@ -126,7 +128,8 @@ def run_copy(task: Task, context: Context) -> SignResult:
         context.at(number)
         path = file.below(Path(copy.folder))
         data = np.fromfile(path, np.uint8) if path.is_file() else np.empty(0, np.uint8)
-        if len(data) != file.bytes or xxhash.xxh3_64_hexdigest(data.data) != file.xxh3:
+        is_intact = len(data) == file.bytes and xxhash.xxh3_64_hexdigest(data.data) == file.xxh3
+        if not is_intact or not _is_usable(number, data, copy.shard, stage.step):
             raise DamagedDatasetError(
                 f"{path} is not what was written",
                 help=f"remove {Path(copy.folder, SIGNATURES)}, and run the recipe of that dataset again",
@@ -139,3 +142,23 @@ def run_copy(task: Task, context: Context) -> SignResult:
             copied.append(writer.commit())
         context.count(bytes=len(data))
     return SignResult(annotation=Annotation(made_by=copy.signer, files=copied, counts=copy.shard.counts))
+
+
+def _is_usable(number: int, data: NDArray[np.uint8], shard: KeptShard, step: Deduplicate) -> bool:
+    """Tell whether a file has the records that it should have, and names no document or sketch that is not there.
+
+    Checksums in a folder of someone else prove nothing, and kernels do not look at the bounds of arrays.
+    """
+    num_sketches, rest = divmod(shard.files[1].bytes, step.sketch_bytes)
+    if number == 0:
+        if len(data) != shard.rows * DOCUMENT.itemsize:
+            return False
+        sketches = data.view(DOCUMENT)["sketch"]
+        return np.array_equal(sketches[sketches != -1], np.arange(num_sketches))
+    if number == 1:
+        return rest == 0
+    if number == 3 and shard.counts[1] != num_sketches * step.num_band_keys:
+        return False
+    kind = DIGEST if number == 2 else KEY
+    records = view_partitioned(data, kind, shard.counts[number - 2], NUM_RANGES)
+    return records is not None and bool(np.all(records["row"] < shard.rows))

@@ -129,6 +129,20 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
                 yield records
 
 
+def view_partitioned(
+    data: NDArray[np.uint8], kind: np.dtype[Any], num_records: int, num_partitions: int
+) -> NDArray[Any] | None:
+    """View the records in the content of a partitioned file; None if it is no such file."""
+    num_bytes, bounds_bytes = num_records * kind.itemsize, 8 * (num_partitions + 1)
+    if num_bytes > len(data) or (len(data) - num_bytes) % bounds_bytes:
+        return None
+    bounds = np.frombuffer(data[num_bytes:].tobytes(), np.int64)
+    is_covered = not num_records if not len(bounds) else (int(bounds[0]), int(bounds[-1])) == (0, num_records)
+    if not is_covered or np.any(np.diff(bounds) < 0):
+        return None
+    return data[:num_bytes].view(kind)
+
+
 class PartitionWriter(RecordWriter):
     """Writes records to a partitioned file."""
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gristmill.shards.manifest import StoredFile
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
-_NUM_RANGES = 1 << 10
+NUM_RANGES = 1 << 10
 """The number of partitions of a stream: how many documents there are in all is not known when it is written."""
 
 
@@ -73,8 +73,8 @@ class SignatureWriter:
         self._signer = signer
         self._documents = RecordWriter(stem, ".documents")
         self._sketches = RecordWriter(stem, ".sketches")
-        self._digests = PartitionWriter(stem, ".digests", _NUM_RANGES)
-        self._keys = PartitionWriter(stem, ".keys", _NUM_RANGES)
+        self._digests = PartitionWriter(stem, ".digests", NUM_RANGES)
+        self._keys = PartitionWriter(stem, ".keys", NUM_RANGES)
         self._open_files = ExitStack()
         self._num_rows = self._num_sketches = 0
 
@@ -91,7 +91,7 @@ class SignatureWriter:
         rows = np.arange(self._num_rows, self._num_rows + records.num_rows, dtype=np.uint32)
         halves = digest_texts(read_content(records))
         digests = make_records(DIGEST, high=halves[:, 0], low=halves[:, 1], row=rows)
-        self._digests.scatter(digests, find_ranges(halves[:, 0], _NUM_RANGES))
+        self._digests.scatter(digests, find_ranges(halves[:, 0], NUM_RANGES))
         if self._signer.step.kind != "exact":
             signed = sign_batch(self._signer.step, records)
             descriptions["num_shingles"] = np.minimum(signed.counts, 2**32 - 1)
@@ -100,7 +100,7 @@ class SignatureWriter:
             self._sketches.add(signed.sketches)
             keys = signed.keys.reshape(-1)
             band_keys = make_records(KEY, key=keys, row=np.repeat(rows[signed.rows], self._signer.step.num_band_keys))
-            self._keys.scatter(band_keys, find_ranges(keys, _NUM_RANGES))
+            self._keys.scatter(band_keys, find_ranges(keys, NUM_RANGES))
         self._documents.add(descriptions)
         self._num_rows += records.num_rows
 
@@ -129,8 +129,8 @@ class SignedStream:
         return cls(
             documents,
             sketches,
-            PartitionedFile(file=digests, num_records=num_digests, num_partitions=_NUM_RANGES),
-            PartitionedFile(file=keys, num_records=num_keys, num_partitions=_NUM_RANGES),
+            PartitionedFile(file=digests, num_records=num_digests, num_partitions=NUM_RANGES),
+            PartitionedFile(file=keys, num_records=num_keys, num_partitions=NUM_RANGES),
         )
 
 
