@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -272,6 +273,47 @@ def test_shared_file_systems_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(block_cache, "is_shared_file_system", lambda folder: True)
     with pytest.raises(UsageError, match="machines may share"):
         BlockCache(tmp_path / "cache", 1000)
+
+
+def test_cache_folders_that_cannot_be_used_are_refused_and_left_alone(tmp_path, packed):
+    """A folder with other files in it keeps its rights: think of `cache="/tmp"` in a container."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    (shared / "notes.txt").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "gone", shared):
+        with pytest.raises(UsageError, match=f"the cache of blocks, {folder}.*"):
+            BlockCache(folder, 1000)
+    assert (shared.stat().st_mode & 0o777, os.listdir(shared)) == (0o755, ["notes.txt"])
+    for cache in (5, "", b"folder", "s3://bucket/cache"):
+        with pytest.raises(UsageError, match="cache must be a folder on a local disk"):
+            Stream(packed, cache=cache)
+
+
+def test_what_others_put_into_a_cache_folder_does_no_harm(tmp_path):
+    """Links, folders and files of file managers among blocks, and somebody who clears the folder."""
+    cache = BlockCache(tmp_path / "cache", 100)
+    blocks, data = tmp_path / "cache/blocks", b"z" * 60
+    (blocks / "ab" / "folder").mkdir(parents=True)
+    (tmp_path / "target").write_bytes(data)
+    (blocks / "ab" / "ab-1").symlink_to(tmp_path / "target")
+    (blocks / "ab" / ".a.tmp").symlink_to(tmp_path / "target")
+    (blocks / ".DS_Store").write_bytes(b"?")
+
+    def open_block(name):
+        os.close(cache.open_block(name, 60, xxhash.xxh3_64_intdigest(data), lambda: data))
+
+    for name in ("ab-1", "ab-2", "ab-3"):
+        open_block(name)
+    assert [path.name for path in cached_blocks(tmp_path / "cache") if path.is_file()] == ["ab-3"]
+    assert (tmp_path / "target").read_bytes() == data
+    (blocks / "cd" / "cd-1").mkdir(parents=True)
+    with pytest.raises(UsageError, match="Is a directory"):
+        open_block("cd-1")
+    shutil.rmtree(tmp_path / "cache")
+    open_block("ab-3")
+    assert os.stat(tmp_path / "cache").st_mode & 0o777 == 0o700
 
 
 def test_wrong_arguments_are_refused(packed):

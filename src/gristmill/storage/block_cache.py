@@ -14,6 +14,7 @@ others could plant blocks with the right checksum.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -74,7 +75,8 @@ class BlockCache:
         self, name: str, num_bytes: int | None, is_right: Callable[[Buffer], bool], fetch: Callable[[], bytes]
     ) -> int:
         path = self._find_path(name)
-        descriptor = _open_verified(path, num_bytes, is_right)
+        with _as_usage_error(self.folder):
+            descriptor = _open_verified(path, num_bytes, is_right)
         if descriptor is not None:
             return descriptor
         with self._lock_name(name):
@@ -92,20 +94,19 @@ class BlockCache:
         return self.folder / "blocks" / name[:2] / name
 
     def _add(self, path: Path, data: bytes) -> int:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        temporary, descriptor = _create_locked(path.parent)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            temporary.replace(path)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        except BaseException as error:
-            os.close(descriptor)
-            temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                error.add_note(f"while writing to the cache of blocks, {self.folder}")
-            raise
+        with _as_usage_error(self.folder):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary, descriptor = _create_locked(path.parent)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                temporary.replace(path)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            except BaseException:
+                os.close(descriptor)
+                temporary.unlink(missing_ok=True)
+                raise
         with self._counting:
             self.fetched_bytes += len(data)
             self.num_fetches += 1
@@ -117,6 +118,8 @@ class BlockCache:
         """Hold the lock of a block, unless another process holds it for too long. Few names share a lock."""
         number = xxhash.xxh3_64_intdigest(name.encode()) % _NUM_LOCKS
         path = self.folder / "locks" / f"{number:02x}"
+        if not path.parent.exists():
+            _prepare_folder(self.folder)  # somebody has cleared it
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             end = time.monotonic() + _WAIT_SECONDS
@@ -141,7 +144,9 @@ class BlockCache:
     def _evict(self) -> None:
         blocks: list[tuple[float, int, str]] = []
         for folder in os.scandir(self.folder / "blocks"):
-            for file in os.scandir(folder.path):
+            for file in os.scandir(folder.path) if folder.is_dir(follow_symlinks=False) else ():
+                if not file.is_file(follow_symlinks=False):
+                    continue  # no cache has made it
                 if file.name.endswith(".tmp"):
                     _remove_abandoned(file.path)
                     continue
@@ -157,21 +162,41 @@ class BlockCache:
 
 
 def _prepare_folder(folder: Path) -> None:
-    for path in (folder, folder / "blocks", folder / "locks"):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if is_shared_file_system(folder):
+    with _as_usage_error(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_shared_file_system(folder):
+            raise UsageError(
+                f"the cache of blocks, {folder}, is on a file system that machines may share "
+                f"({find_file_system(folder)}), where locks hold on one machine only",
+                help="choose a folder on a local disk: cache=",
+            )
+        status = folder.stat()
+        if status.st_uid != os.getuid():
+            raise UsageError(
+                f"the cache of blocks, {folder}, belongs to another user", help="choose another folder: cache="
+            )
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            names = {path.name for path in folder.iterdir()}
+            if names and not names & {"blocks", "locks"}:
+                raise UsageError(
+                    f"the cache of blocks, {folder}, holds other files, and only its owner may enter a cache",
+                    help=f"choose a folder of its own: cache={os.fspath(folder / 'blocks')!r}",
+                )
+            folder.chmod(0o700)
+        for path in (folder / "blocks", folder / "locks"):
+            path.mkdir(mode=0o700, exist_ok=True)
+
+
+@contextmanager
+def _as_usage_error(folder: Path) -> Iterator[None]:
+    """Turn what the disk refuses into an error that names the folder and what to do."""
+    try:
+        yield
+    except OSError as error:
         raise UsageError(
-            f"the cache of blocks, {folder}, is on a file system that machines may share ({find_file_system(folder)}), "
-            "where locks hold on one machine only",
-            help="choose a folder on a local disk: cache=",
-        )
-    status = folder.stat()
-    if status.st_uid != os.getuid():
-        raise UsageError(
-            f"the cache of blocks, {folder}, belongs to another user", help="choose another folder: cache="
-        )
-    if stat.S_IMODE(status.st_mode) != 0o700:
-        folder.chmod(0o700)
+            f"the cache of blocks, {folder}, cannot be used: {error}",
+            help="choose another folder, or a smaller size if the disk is full: cache=, cache_bytes=",
+        ) from error
 
 
 def _open_verified(path: Path, num_bytes: int | None, is_right: Callable[[Buffer], bool]) -> int | None:
@@ -179,6 +204,11 @@ def _open_verified(path: Path, num_bytes: int | None, is_right: Callable[[Buffer
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        path.unlink(missing_ok=True)  # a link, which no cache has made
         return None
     content = _read_all(descriptor, os.fstat(descriptor).st_size if num_bytes is None else num_bytes + 1)
     if is_right(content):

@@ -60,7 +60,7 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     on_error: str = "raise"
     images: Any = None
     """For chats with images: the folder or the tars of the images; None: batches have references."""
-    cache: str | None = None
+    cache: Any = None
     """The folder for blocks of remote datasets; None: the user's."""
     cache_bytes: int = DEFAULT_CACHE_BYTES
 
@@ -88,7 +88,7 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             "mixture": self.mixture if isinstance(self.mixture, Mapping) else self.mixture or None,
             "seed": check_seed(self.seed),
             "shuffle": _check_shuffle(self.shuffle),
-            "cache": None if self.cache is None else os.path.abspath(self.cache),  # noqa: PTH100
+            "cache": None if self.cache is None else _check_cache(self.cache),
             "cache_bytes": check_whole_number("cache_bytes", self.cache_bytes, least=1),
             "balance": check_bool("balance", self.balance),
             "drop_last": check_bool("drop_last", self.drop_last),
@@ -114,6 +114,13 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
         """Which of `epochs`, `rows` and `tokens` ends the stream, and its value. The value is infinite if none does."""
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
         return next(((name, end) for name, end in ends.items() if end is not None), ("rows", math.inf))
+
+
+def _check_cache(cache: Any) -> str:
+    folder = os.fspath(cache) if isinstance(cache, str | os.PathLike) else None
+    if not isinstance(folder, str) or not folder or "://" in folder:
+        raise UsageError(f"cache must be a folder on a local disk, not {cache!r:.80}")
+    return os.path.abspath(folder)  # noqa: PTH100
 
 
 def _check_shuffle(shuffle: Any) -> Any:

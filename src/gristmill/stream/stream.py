@@ -7,7 +7,6 @@ next row.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -34,6 +33,7 @@ from gristmill.stream.sources import (
 from gristmill.stream.state import check_same_stream, make_state, parse_state
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
@@ -138,7 +138,7 @@ class Stream:
             ids=ids,
             on_error=on_error,
             images=images,
-            cache=None if cache is None else os.fspath(cache),
+            cache=cache,
             cache_bytes=cache_bytes,
         )
         self._open()
