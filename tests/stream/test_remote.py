@@ -145,6 +145,10 @@ def test_blocks_are_fetched_once_and_as_planned(remote):
     assert plan.needed_cache_bytes < plan.distinct_bytes
     small = remote(epochs=1, cache_bytes=plan.needed_cache_bytes)
     assert plan_reads(small, 3, 1, 1000).bytes_read > plan.bytes_read
+    assert plan.rows == 53  # the last batch is not full
+    in_order = remote(epochs=1, shuffle=False, cache=remote.cache.with_name("small"), cache_bytes=plan.bytes_read // 3)
+    assert sum(1 for _ in in_order.batches(3)) == plan.steps
+    assert in_order.reader.table.blocks.cache.num_fetches == plan.requests  # nothing goes before it is used
 
 
 def test_the_command_plan(remote):

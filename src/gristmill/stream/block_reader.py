@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _NUM_THREADS = 8
 _MAX_WAITING = 32
 """The most blocks that are requested ahead at a time."""
+_PARTS_OF_CACHE = 4
+"""One of these parts of the cache holds the blocks that are requested ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class BlockReader:
         self._clock = 0
         self._open: dict[int, OpenBlock] = {}
         self._waiting: dict[int, Future[OpenBlock]] = {}
+        self._ahead: set[int] = set()
+        """Blocks that were requested ahead and not used since."""
         self._open_bytes = 0
         self._opening = threading.Lock()
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="gristmill-fetch")
@@ -104,6 +108,8 @@ class BlockReader:
         """Note that blocks are in use: those that were used longest ago are closed first."""
         self._clock += 1
         self._last_used[numbers] = self._clock
+        if self._ahead:
+            self._ahead.difference_update(numbers.tolist())
 
     def open_blocks(self, numbers: list[int]) -> list[OpenBlock]:
         """Open blocks, and wait for all of them."""
@@ -116,11 +122,18 @@ class BlockReader:
         return number, index - int(self.ends[number] - self.rows[number]), self.open_blocks([number])[0]
 
     def request_rows(self, indices: NDArray[np.int64]) -> None:
-        """Start fetching the blocks of rows that will be needed, as many as are allowed at a time."""
+        """Start fetching the blocks of rows that will be needed, as many as are allowed at a time.
+
+        A part of the cache is for them: in a small one they would otherwise be removed before they are used.
+        """
+        most_bytes = self.cache.max_bytes // _PARTS_OF_CACHE
         for number in np.unique(self.blocks_of(indices)).tolist():
             if len(self._waiting) >= _MAX_WAITING:
                 return
-            if number not in self._open:
+            if number not in self._open and number not in self._waiting:
+                if self.bytes[[number, *self._ahead]].sum() > most_bytes:
+                    return
+                self._ahead.add(number)
                 self._request(number)
 
     def find_name(self, number: int) -> str:
@@ -142,6 +155,7 @@ class BlockReader:
         try:
             block = self._load(number)
         except BaseException:
+            self._ahead.discard(number)
             with self._opening:
                 del self._waiting[number]
             raise
@@ -165,6 +179,7 @@ class BlockReader:
         """Forget a block. Who still reads it keeps it: by itself, or by a generation in which it was open."""
         self.places[number, 1] = 0  # before the generation ends: who begins to read now does not find it
         block = self._open.pop(number)
+        self._ahead.discard(number)
         self._open_bytes -= int(self.bytes[number])
         last, self.generation = self.generation, BlockGeneration()
         last.later, last.closed = self.generation, block

@@ -58,7 +58,8 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
     if world_size % nodes:
         raise UsageError(f"{world_size} ranks cannot be divided evenly among {nodes} nodes")
     num_rows = batch_size * (world_size // nodes)
-    blocks_of_steps = list(_list_blocks(stream, reader, batch_size * world_size, num_rows, steps))
+    planned = list(_list_blocks(stream, reader, batch_size * world_size, num_rows, steps))
+    blocks_of_steps = [blocks for _, blocks in planned]
     limit = reader.cache.max_bytes
     cached: OrderedDict[int, int] = OrderedDict()
     in_cache = requests = bytes_read = 0
@@ -74,7 +75,7 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
     used = np.unique(np.concatenate([np.empty(0, np.int64), *blocks_of_steps]))
     return ReadPlan(
         steps=len(blocks_of_steps),
-        rows=num_rows * len(blocks_of_steps),
+        rows=sum(count for count, _ in planned),
         requests=requests,
         bytes_read=bytes_read,
         distinct_bytes=int(reader.bytes[used].sum()),
@@ -85,8 +86,8 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
 
 def _list_blocks(
     stream: Stream, reader: BlockReader, global_size: int, num_rows: int, steps: int
-) -> Iterator[NDArray[np.int64]]:
-    """Yield the blocks of each step, in the order in which they are needed."""
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield the number of rows of each step, and their blocks in the order in which they are needed."""
     row = stream.passes.batch_begin(stream.next_row, global_size)
     is_fetched = np.array([shard.is_cached for shard in reader.shards])[reader.shard_of]
     for _ in range(steps):
@@ -95,7 +96,7 @@ def _list_blocks(
         end = stream.passes.end_of(row)
         rows = np.arange(row, row + num_rows if end is None else min(row + num_rows, end))
         blocks = np.unique(reader.blocks_of(stream.order(rows).indices))
-        yield blocks[is_fetched[blocks]]
+        yield len(rows), blocks[is_fetched[blocks]]
         row = stream.passes.batch_begin(stream.passes.batch_end(row, global_size), global_size)
 
 
