@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.core.errors import UsageError
 from gristmill.shards.lane_blocks import map_costs
 from gristmill.storage.locations import parse_location
 
@@ -52,6 +53,11 @@ class RowCosts:
         self._pieces: list[NDArray[np.uint64]] = []
         # In this order the rows of a stream are numbered, with lanes by source or without.
         for dataset in datasets:
+            if any(shard.is_foreign for lane in dataset.lanes for shard in lane.shards):
+                raise UsageError(
+                    "balance needs the attention cost of each row, which files of others do not have",
+                    help="leave it out, or write a dataset of them with a recipe: `read`, then `pack`",
+                )
             folders = [shard.folder for lane in dataset.lanes for shard in lane.shards]
             for source in dataset.sources if folders else ():
                 self._pieces += map_costs(parse_location(folders[0]), dataset.manifest, dataset.split, source)

@@ -142,6 +142,11 @@ def test_what_trainers_keep_beside_ids_is_understood(tmp_path):
         ({"input_ids": [[1, 2]], "labels": [[1]]}, "other lengths"),
         ({"input_ids": [[1, 2]], "attention_mask": [[0, 1]]}, "attention_mask"),
         ({"input_ids": [[1, 2]], "lengths": [[3]]}, "lengths"),
+        ({"input_ids": [[1, 2]], "lengths": [[1, None]]}, "lengths has nulls"),
+        ({"input_ids": [[1, 2]], "lengths": [["2"]]}, "not lists of numbers"),
+        ({"input_ids": [[1, 2]], "labels": ["a"]}, "not lists of numbers"),
+        ({"input_ids": [[1, 2]], "attention_mask": [1]}, "not lists of numbers"),
+        ({"input_ids": [[1, 2]], "loss_mask": [[0.5, 1.0]]}, "loss_mask has fractions"),
         ({"input_ids": ["a"]}, "not lists of token ids"),
     ],
 )
@@ -166,6 +171,13 @@ def test_files_that_do_not_fit_are_refused(parquet, saved, tmp_path):
         Stream(pattern, cache=tmp_path / "cache")
     with pytest.raises(UsageError, match="no column words"):
         Stream(str(parquet / "*.parquet"), ids="words", cache=tmp_path / "cache")
+    with pytest.raises(UsageError, match="balance needs the attention cost"):
+        Stream(str(parquet / "*.parquet"), balance=True, cache=tmp_path / "cache")
+    content = bytearray((parquet / "a-0.parquet").read_bytes())
+    content[4:24] = bytes(20)  # the header of the first page
+    (tmp_path / "damaged.parquet").write_bytes(content)
+    with pytest.raises(UsageError, match=r"damaged\.parquet cannot be streamed"):
+        list(Stream(tmp_path / "damaged.parquet", epochs=1, cache=tmp_path / "cache").batches(4))
     copy = shutil.copytree(saved, tmp_path / "saved")
     next((copy / "train").glob("*.arrow")).unlink()
     with pytest.raises(UsageError, match="is missing"):

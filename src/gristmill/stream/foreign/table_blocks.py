@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.shards.token_rows import LENGTHS
 from gristmill.storage.files import check_unchanged
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _LABELS, _ATTENTION, _SEQUENCES = "labels", "attention_mask", "seq_lengths"
 _IGNORED = -100
+_NUMBERS = {pa.bool_(), *(getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64))}
+_NUMBERS |= {pa.float16(), pa.float32(), pa.float64()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,9 @@ def convert_block(table: TableFile, offset: int, num_bytes: int) -> bytes:
             batch.validate(full=True)
         batch = batch.replace_schema_metadata(None)
         return bytes((batch if table.ids is None else make_rows(batch, table.ids)).serialize())
-    except (ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, GristmillError):
+            raise
         raise UsageError(f"{table.path} cannot be streamed: {error}", help="write it again") from error
 
 
@@ -108,6 +112,7 @@ def _find_lengths(
     """Find the lengths of the documents of each row, or the length of its only one."""
     for name in (LENGTHS, _SEQUENCES):
         if name in batch.schema.names and _is_list(batch.schema.field(name).type):
+            _flatten(batch, name)  # raises an error for what is no number
             documents: list[list[int]] = batch.column(name).to_pylist()
             for row, (lengths, size) in enumerate(zip(documents, sizes.tolist(), strict=True)):
                 if not lengths or min(lengths) < 0 or sum(lengths) > size:
@@ -144,10 +149,15 @@ def _flatten_like(batch: pa.RecordBatch, name: str, sizes: NDArray[np.int64]) ->
 def _flatten(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the numbers of a column of lists, one row after the other, and the length of each row."""
     column = batch.column(name)
+    values_type = column.type.value_type if _is_list(column.type) else None
+    if values_type not in _NUMBERS:
+        raise ValueError(f"the column {name} is {column.type}, not lists of numbers")
     flat = column.flatten()
     if column.null_count or flat.null_count:
         raise ValueError(f"the column {name} has nulls")
     values = flat.to_numpy(zero_copy_only=False)
+    if values.dtype.kind == "f" and not np.array_equal(values, np.trunc(values)):
+        raise ValueError(f"the column {name} has fractions: rows of tokens cannot keep weights of tokens")
     sizes = pa.compute.list_value_length(column).to_numpy(zero_copy_only=False)
     return values.astype(np.int64, copy=False), sizes.astype(np.int64, copy=False)
 
