@@ -21,9 +21,17 @@ from gristmill.steps.decontaminate.items import ItemKeys, make_item
         ({"question": "Q", "A": "x", "B": "y", "answer": "B"}, {"question": "Q", "answer": "y"}, "x\ny"),
         (
             {"question": "Q", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": "B"},
-            {"question": "Q"},
+            {"question": "Q", "answer": "y"},
             "x\ny",
         ),
+        (
+            {"question": {"stem": "Q", "choices": [{"text": "x", "label": "A"}, {"text": "y"}]}, "answerKey": "A"},
+            {"question": "Q", "answer": "x"},
+            "x\ny",
+        ),
+        ({"Question": "Q", "Best Answer": "a", "Type": "t"}, {"question": "Q", "answer": "a"}, ""),
+        ({"turns": ["first", "second"]}, {"question": "first"}, ""),
+        ({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "Q"}]}, {"question": "Q"}, ""),
         ({"ctx": "A man", "endings": ["sits", "runs"], "label": "1"}, {"question": "A man"}, "sits\nruns"),
         (
             {"task_id": "HumanEval/0", "prompt": "def f():", "canonical_solution": "  return 1"},
@@ -60,7 +68,9 @@ def test_a_record_without_a_question_is_refused(record):
 ROWS = [{"question": "How many are there?", "answer": "3"}, {"question": "And now, with ünïcode?", "answer": "4"}]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.csv", "a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "bom.jsonl", "a.jsonl.gz", "a.json", "lines.json", "list.json", "a.csv", "a.parquet"]
+)
 def test_formats(tmp_path, name):
     path = tmp_path / name
     lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -68,27 +78,36 @@ def test_formats(tmp_path, name):
         pq.write_table(pa.Table.from_pylist(ROWS), path)
     elif name.endswith("csv"):
         path.write_text("question,answer\n" + "".join(f'"{row["question"]}",{row["answer"]}\n' for row in ROWS))
+    elif name in ("a.json", "list.json"):
+        path.write_text(json.dumps(ROWS if name == "a.json" else {"canary": "x", "examples": ROWS}, indent=1))
     else:
-        path.write_bytes(
-            gzip.compress(lines) if name.endswith("gz") else json.dumps(ROWS).encode() if name == "a.json" else lines
-        )
+        path.write_bytes({"a.jsonl.gz": gzip.compress(lines), "bom.jsonl": b"\xef\xbb\xbf" + lines}.get(name, lines))
     step = Decontaminate(benchmarks={"b": name}).resolve(str(tmp_path))
     assert [dict(item.texts) for item in step.items] == [dict(row) for row in ROWS]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        (b"", "no records"),
-        (b'{"question": "a"}\n{broken', "line 2"),
-        (b"[1, 2]", "Expected `object`"),
-        (b"\xff\xfe", "line 1"),
+        ("a.jsonl", b"", "no records"),
+        ("a.jsonl", b'{"question": "a"}\n{broken', "line 2"),
+        ("a.jsonl", b"[1, 2]", "Expected `object`"),
+        ("a.jsonl", b"\xff\xfe", "line 1"),
+        ("a.jsonl", b'{"question":' + b"[" * 100_000, "recursion"),
+        ("a.csv", b"question,answer\none, two, three\n", "line 2 has more values"),
+        ("a.csv", "question\nOù?\n".encode("latin-1"), "utf-8"),
     ],
+    ids=["empty", "broken", "numbers", "bytes", "deep", "long-row", "latin"],
 )
-def test_damaged_files_are_named(tmp_path, content, message):
-    (tmp_path / "a.jsonl").write_bytes(content)
+def test_damaged_files_are_named(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        Decontaminate(benchmarks={"b": "a.jsonl"}).resolve(str(tmp_path))
+        Decontaminate(benchmarks={"b": name}).resolve(str(tmp_path))
+
+
+def test_a_long_value_of_csv_is_read(tmp_path):
+    (tmp_path / "a.csv").write_text("question,context\nWho was it?," + "word " * 40_000 + "\n")
+    assert len(Decontaminate(benchmarks={"b": "a.csv"}).resolve(str(tmp_path)).items) == 1
 
 
 def test_a_file_that_does_not_exist(tmp_path):

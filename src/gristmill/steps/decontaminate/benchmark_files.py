@@ -1,7 +1,8 @@
-"""Benchmark files as records: JSON lines, JSON arrays, CSV and Parquet. They are small, and read whole by the plan."""
+"""Benchmark files as records: JSON, JSON lines, CSV and Parquet. They are small, and read whole by the plan."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ def read_benchmark_file(file: ListedFile) -> tuple[bytes, list[dict[str, Any]]]:
         )
     try:
         records = _parse_records(file.path, content)
-    except (ValueError, pa.ArrowException, CorruptStreamError) as error:
+    except (ValueError, RecursionError, csv.Error, pa.ArrowException, CorruptStreamError) as error:
         raise UsageError(f"decontaminate: {file.path} cannot be read: {error}") from error
     return content, records
 
@@ -51,10 +52,14 @@ def _parse_records(path: str, content: bytes) -> list[dict[str, Any]]:
         return records
     codec = find_codec(path)
     plain = content if codec is None else _decompress(content, codec)
-    if strip_codec(path).lower().endswith(".csv"):
-        return [dict(row) for row in csv.DictReader(io.StringIO(plain.decode("utf-8-sig"), newline=""))]
+    plain = plain.removeprefix(codecs.BOM_UTF8)
+    name = strip_codec(path).lower()
+    if name.endswith(".csv"):
+        return _parse_csv(plain.decode())
     if plain.lstrip()[:1] == b"[":
         return msgspec.json.decode(plain, type=list[dict[str, Any]])
+    if name.endswith(".json") and (listed := _find_list(plain)):
+        return listed
     decoder = msgspec.json.Decoder(dict[str, Any])
     parsed = []
     for number, line in enumerate(plain.split(b"\n"), start=1):
@@ -64,6 +69,30 @@ def _parse_records(path: str, content: bytes) -> list[dict[str, Any]]:
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from error
     return parsed
+
+
+def _parse_csv(text: str) -> list[dict[str, Any]]:
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    usual = csv.field_size_limit(MAX_BYTES)  # contexts of benchmarks may be books
+    try:
+        records: list[dict[str, Any]] = []
+        for row in rows:
+            if None in row:
+                raise ValueError(f"line {rows.line_num} has more values than the header has names")
+            records.append(dict(row))
+    finally:
+        csv.field_size_limit(usual)
+    return records
+
+
+def _find_list(plain: bytes) -> list[dict[str, Any]]:
+    """Find the records of a JSON object that holds one list of them, such as `examples`; empty if there is none."""
+    try:
+        whole = msgspec.json.decode(plain, type=dict[str, Any])
+    except ValueError:
+        return []
+    lists = [value for value in whole.values() if isinstance(value, list) and all(isinstance(x, dict) for x in value)]
+    return lists[0] if len(lists) == 1 else []
 
 
 def _decompress(content: bytes, codec: Codec) -> bytes:

@@ -2,8 +2,9 @@
 
 Shapes that are recognised: `question` and `answer` (GSM8K), `question` with `choices` or `A` to `D` (MMLU, ARC), `ctx`
 with `endings` (HellaSwag), `prompt` with `canonical_solution` (HumanEval), `problem` or `text` with `solution` or
-`code` (MATH, MBPP), `question` with `context` and `answers` (SQuAD). The context is not searched for: it is mostly a
-published text that training data may hold.
+`code` (MATH, MBPP), `question` with `context` and `answers` (SQuAD), `turns` or `messages` (MT-Bench), of which the
+first is the question. Keys may be in upper case: `Question` (GPQA, TruthfulQA). The context is not searched for: it is
+mostly a published text that training data may hold.
 """
 
 from __future__ import annotations
@@ -18,12 +19,37 @@ if TYPE_CHECKING:
 
 QUESTION, ANSWER = "question", "answer"
 
-QUESTION_KEYS = ("question", "prompt", "problem", "query", "goal", "ctx", "sentence", "instruction", "input", "text")
+QUESTION_KEYS = (
+    "question",
+    "prompt",
+    "problem",
+    "query",
+    "goal",
+    "ctx",
+    "sentence",
+    "instruction",
+    "input",
+    "text",
+    "turns",
+    "messages",
+)
 CHOICE_KEYS = ("choices", "options", "endings")
-ANSWER_KEYS = ("answer", "answers", "canonical_solution", "solution", "code", "output", "response", "target")
+ANSWER_KEYS = (
+    "answer",
+    "answers",
+    "answerkey",
+    "canonical_solution",
+    "solution",
+    "code",
+    "output",
+    "response",
+    "target",
+    "best answer",
+    "correct answer",
+)
 ID_KEYS = ("task_id", "id", "question_id", "ind")
 _LETTERS = ("A", "B", "C", "D", "E", "F", "G", "H", "I", "J")
-_TEXT_KEYS = ("text", "label", "content")
+_TEXT_KEYS = ("text", "stem", "label", "content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +83,16 @@ def make_item(benchmark: str, number: int, record: Mapping[str, Any], keys: Item
     Raises:
         UsageError: The record has no question.
     """
-    question = _find_value(record, keys.question, QUESTION_KEYS)
-    if not isinstance(question, str) or not question.strip():
+    asked = _find_value(record, keys.question, QUESTION_KEYS)
+    question = _find_question(asked)
+    if not question.strip():
         names = ", ".join(record) or "no keys"
         wanted = f'"{keys.question}"' if keys.question else f"any of {', '.join(QUESTION_KEYS)}"
         raise UsageError(
             f"decontaminate: record {number} of benchmark {benchmark} has no question: there is no text under {wanted}",
             help=f"name its key, `question: …`; the record has {names}",
         )
-    choices = _list_choices(record, keys.choices)
+    choices = _list_choices(record, keys.choices) or _list_choices(asked if isinstance(asked, dict) else {}, None)
     texts = {QUESTION: question}
     answer = _find_answer(_find_value(record, keys.answer, ANSWER_KEYS), choices)
     if answer and answer != question:
@@ -78,7 +105,15 @@ def make_item(benchmark: str, number: int, record: Mapping[str, Any], keys: Item
 def _find_value(record: Mapping[str, Any], key: str | None, known: tuple[str, ...]) -> Any:
     if key is not None:
         return record.get(key)
-    return next((record[name] for name in known if record.get(name) not in (None, "", [])), None)
+    values = {name.lower(): value for name, value in record.items() if value not in (None, "", [])}
+    return next((values[name] for name in known if name in values), None)
+
+
+def _find_question(value: Any) -> str:
+    """Find the text of the question, which may be wrapped, or the first turn of a chat."""
+    if isinstance(value, list):
+        value = [turn for turn in value if not isinstance(turn, dict) or turn.get("role") != "system"]
+    return _find_text(value)
 
 
 def _list_choices(record: Mapping[str, Any], key: str | None) -> list[str]:
