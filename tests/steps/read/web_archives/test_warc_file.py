@@ -92,6 +92,19 @@ def test_a_damaged_member_costs_only_itself(tmp_path, records):
     assert bad == [(sum(map(len, members[:5])), "corrupt_stream")]
 
 
+@pytest.mark.parametrize("cell_bytes", [300, 1000, 4 << 20])
+@pytest.mark.parametrize("number", [0, 5, 120])
+def test_a_member_that_is_damaged_from_its_beginning_is_quarantined(tmp_path, records, number, cell_bytes):
+    members = [gzip.compress(record, mtime=0) for record in records]
+    offset = sum(map(len, members[:number]))
+    members[number] = members[number][:10] + b"\xff" * 20 + members[number][30:]
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(b"".join(members) + bytes(512))  # zeros are padding, not damage
+    rows, bad, counters = read_all(open_file(path, cell_bytes=cell_bytes))
+    assert bad == [(offset, "corrupt_stream")]
+    assert len(rows) + sum(counters.values()) + 1 == len(records)
+
+
 def test_a_wrong_checksum_is_damage(tmp_path, records):
     members = [gzip.compress(record, mtime=0) for record in records[:6]]
     members[2] = members[2][:-8] + bytes(4) + members[2][-4:]
@@ -145,6 +158,8 @@ def test_other_files_give_no_page_and_no_traceback(tmp_path, content):
         (b"gr\xfcn", "text/html", "grün"),
         (b"gr\xfcn", "text/html; charset=no-such-thing", "grün"),
         ("grün".encode(), "text/html; charset=hex", "grün"),
+        (b"a-b \\n", "text/html; charset=punycode", "a-b \\n"),
+        (b"a-b \\n", "text/html; charset=unicode_escape", "a-b \\n"),
         (b"bad \xff utf-8", "text/html; charset=utf-8", "bad \ufffd utf-8"),
     ],
 )

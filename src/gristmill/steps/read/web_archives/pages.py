@@ -17,6 +17,8 @@ _HEAD_BYTES = 4096
 _ALIASES = {"iso-8859-1": "cp1252", "latin-1": "cp1252", "latin1": "cp1252", "ascii": "cp1252", "us-ascii": "cp1252"}
 _ALIASES |= {"gb2312": "gb18030", "gbk": "gb18030", "x-gbk": "gb18030", "shift_jis": "cp932", "x-sjis": "cp932"}
 _ALIASES |= {"ks_c_5601-1987": "cp949", "euc-kr": "cp949", "iso-8859-9": "cp1254", "tis-620": "cp874"}
+# Python's own: no browser knows them, and the time of the first two grows with the square of the page.
+_NOT_FOR_PAGES = ("punycode", "idna", "unicode-escape", "raw-unicode-escape", "utf-7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def decode_page(body: bytes, content_type: str) -> str:
             encoding = "utf-8"  # the `meta` could be read, so it is not in UTF-16
         try:
             codec = codecs.lookup(encoding)
-            if not codec._is_text_encoding:  # such as hex or zlib
+            if not codec._is_text_encoding or codec.name in _NOT_FOR_PAGES:  # the first: such as hex or zlib
                 continue
             return body.decode(encoding, "replace")
         except (LookupError, ValueError):

@@ -81,9 +81,7 @@ class WarcReader:
         # A member that begins before the cell is not mistaken for one: its bytes do not unpack to a record. Only an
         # archive within an archive, stored as it is, could be.
         end = start + self._cell_bytes
-        for position, read in MemberStream(file, start).members():
-            if position >= end:
-                return
+        for position, read in MemberStream(file, start).members(end):
             try:
                 # All at once: the checksum of a member is behind its content.
                 yield from list(read_records(ByteReader(read), position, self._max_record_bytes))

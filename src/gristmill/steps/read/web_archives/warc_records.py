@@ -172,27 +172,39 @@ class MemberStream:
         self._offset = offset
         """The offset of the buffer in the file."""
         self._buffer = bytearray()
+        self._has_skipped = False
 
-    def members(self) -> Iterator[tuple[int, Callable[[int], bytes]]]:
-        """Yield the offset of each member, and a function that reads its content.
+    def members(self, end: int | None = None) -> Iterator[tuple[int, Callable[[int], bytes]]]:
+        """Yield the offset of each member before `end`, and a function that reads its content.
 
         The content need not be read to its end. The function raises `CorruptStreamError` where the member is damaged.
+        Where a member ends and no other begins, one is damaged from its first bytes on: it comes with the member before
+        it, because only from there its offset is known.
         """
-        while (start := self._find_member()) is not None:
+        expected = None if self._offset else 0
+        while True:
+            start = self._find_member()
+            if expected is not None and self._has_skipped:
+                yield expected, _raise_damaged_beginning
+            if start is None or (end is not None and start >= end):
+                return
             member = _Member(self)
             yield start, member.read
             member.finish()
+            expected = None if member.is_damaged else self._offset
 
     def _find_member(self) -> int | None:
         """Drop the bytes before the next member; returns its offset, None at the end of the file."""
+        self._has_skipped = False
         while True:
             index = self._buffer.find(MAGIC)
             if index < 0:
-                self._drop(max(len(self._buffer) - len(MAGIC) + 1, 0))
+                self._skip(max(len(self._buffer) - len(MAGIC) + 1, 0))
                 if not self.fill():
+                    self._skip(len(self._buffer))
                     return None
                 continue
-            self._drop(index)
+            self._skip(index)
             while len(self._buffer) < _PEEK_BYTES and self.fill():
                 pass
             try:
@@ -201,7 +213,7 @@ class MemberStream:
                 beginning = b""
             if beginning == b"WARC/":
                 return self._offset
-            self._drop(1)
+            self._skip(1)
 
     def fill(self) -> bool:
         """Read more of the file into the buffer; False at its end."""
@@ -222,9 +234,18 @@ class MemberStream:
         self._buffer[:0] = data
         self._offset -= len(data)
 
+    def _skip(self, size: int) -> None:
+        """Drop bytes that belong to no member; zeros are padding."""
+        self._has_skipped = self._has_skipped or any(self._buffer[:size])
+        self._drop(size)
+
     def _drop(self, size: int) -> None:
         del self._buffer[:size]
         self._offset += size
+
+
+def _raise_damaged_beginning(_: int) -> bytes:
+    raise CorruptStreamError("the beginning of a gzip member is damaged")
 
 
 class _Member:
@@ -233,7 +254,7 @@ class _Member:
     def __init__(self, stream: MemberStream) -> None:
         self._stream = stream
         self._unpack = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        self._is_damaged = False
+        self.is_damaged = False
 
     def read(self, size: int) -> bytes:
         """Unpack up to `size` more bytes; empty at the end of the member."""
@@ -244,21 +265,21 @@ class _Member:
             except zlib.error as error:
                 # Only the first bytes are given up: the next member may begin anywhere behind them.
                 self._stream.give_back(data[1:])
-                self._is_damaged = True
+                self.is_damaged = True
                 raise CorruptStreamError(f"the gzip member is damaged: {error}") from error
             if piece:
                 return piece
             if not data and not self._unpack.eof:
-                self._is_damaged = True
+                self.is_damaged = True
                 raise CorruptStreamError("the file ends within a gzip member", truncated=True)
         return b""
 
     def finish(self) -> None:
         """Skip what was not read, and give back what belongs to the next member."""
         try:
-            while not self._is_damaged and self.read(_READ_BYTES):
+            while not self.is_damaged and self.read(_READ_BYTES):
                 pass
         except CorruptStreamError:
             return
-        if not self._is_damaged:
+        if not self.is_damaged:
             self._stream.give_back(self._unpack.unused_data)
