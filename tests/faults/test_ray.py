@@ -346,6 +346,14 @@ def test_ray_client_is_refused(monkeypatch):
         gm.parallel_map(str, range(3), backend="ray", progress=False)
 
 
+@pytest.mark.parametrize("address", ["RAY://head:10001", "antigravity://head", "http://head:8265", "head", "a b:1"])
+def test_what_is_no_address_is_refused(monkeypatch, address):
+    """Ray would import the module that an address with :// names."""
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(gm.errors.UsageError, match=r"Ray C|is no address of a Ray cluster"):
+        gm.parallel_map(str, range(3), backend="ray", progress=False)
+
+
 @pytest.mark.soak
 def test_a_worker_is_killed_every_second_for_a_minute(ray, corpus, tmp_path):
     """One of those that are busy, those that are alone included."""

@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -42,9 +43,9 @@ def connect(address: str | None = None) -> None:
     A cluster that was running before is never shut down. One that is started here ends with this process.
     """
     ray = _import_ray()
-    for candidate in (address, os.environ.get("RAY_ADDRESS")):
-        if candidate is not None and candidate.startswith("ray://"):
-            raise UsageError(f"{candidate}: Ray Client ends its work when the connection breaks", help=_GRACE_HELP)
+    for candidate in (address, os.environ.get("RAY_ADDRESS") or None):
+        if candidate is not None:
+            _check_address(candidate)
     if ray.is_initialized():
         return
     is_main = threading.current_thread() is threading.main_thread()
@@ -53,7 +54,7 @@ def connect(address: str | None = None) -> None:
         # A dashboard, and whether Ray reports its use to its makers, matter only to a cluster that is started here.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(address=address, include_dashboard=False, logging_level=logging.WARNING)
-    except ConnectionError as error:
+    except (ConnectionError, ValueError) as error:
         raise ClusterError(
             f"no Ray cluster answers at {address or os.environ.get('RAY_ADDRESS', 'the address found here')}: {error}",
             help="ray status shows whether it runs; without an address a cluster is started on this machine",
@@ -62,6 +63,17 @@ def connect(address: str | None = None) -> None:
         # Ray ends the process on SIGTERM without a chance to keep what is finished.
         if is_main and handler is not None:
             signal.signal(signal.SIGTERM, handler)
+
+
+def _check_address(address: str) -> None:
+    """Refuse what is no address of a cluster. Of others with `://` Ray would import the module that they name."""
+    if address.lower().startswith("ray://"):
+        raise UsageError(f"{address}: Ray Client ends its work when the connection breaks", help=_GRACE_HELP)
+    if re.fullmatch(r"auto|local|[^\s/@]+:\d{1,5}", address) is None:
+        raise UsageError(
+            f'"{address}" is no address of a Ray cluster',
+            help="write auto, local, or the host and port of its head, such as HOST:6379",
+        )
 
 
 def count_cpus() -> int:
