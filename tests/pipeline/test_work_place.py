@@ -207,6 +207,7 @@ def test_a_pointer_deletes_nothing_that_is_not_its_own(tmp_path):
         ("", "work is empty"),
         ("s3://key:secret@bucket/tmp", "may not hold a secret"),
         ("http://host/tmp", "not written safely"),
+        ("s3://", "names no bucket"),
     ],
 )
 def test_wrong_places_are_refused(corpus, tmp_path, work, message):
@@ -215,6 +216,17 @@ def test_wrong_places_are_refused(corpus, tmp_path, work, message):
         run(make_small_recipe(corpus, tmp_path / "out", place))
     assert "secret@" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_refuses_them_too(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(gm.dump_recipe(make_small_recipe(corpus, tmp_path / "out")))
+    for work, message in [("", "work is empty"), ("s3://", "names no bucket")]:
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "recipe.yaml", "--backend", "serial", "--work", work])
+        assert ended.value.code
+        assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus", "recipe.yaml"}
 
 
 def test_memory_is_refused_for_workers_elsewhere(corpus, tmp_path):

@@ -20,6 +20,13 @@ def test_scalars(written, value):
     assert (found, type(found)) == (value, type(value))
 
 
+def test_errors_show_no_secrets():
+    with pytest.raises(UsageError) as caught:
+        parse_yaml("a: {read: https://host/x?X-Amz-Signature=secret}", "r.yaml")
+    assert "X-Amz-Signature=***" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
 def test_every_part_knows_its_line():
     tree = parse_yaml("a:\n  b: 1\n  c:\n    - x\n    - {y: 2}\n", "r.yaml")
     assert tree.data == {"a": {"b": 1, "c": ["x", {"y": 2}]}}

@@ -54,7 +54,7 @@ def run_and_print(
     """Run a recipe in a pool that may have workers already, and print what happened to every record."""
     loaded = load_recipe(recipe, overrides)
     if work is not None:  # relative to the current folder, as all paths of a command are
-        loaded = msgspec.structs.replace(loaded, work=str(parse_location(work).absolute()))
+        loaded = msgspec.structs.replace(loaded, work=work and str(parse_location(work).absolute()))
     if not runs_user_code(step for _, step in loaded.all_steps()):
         block_pandas_import()
     show_plan = partial(_show_plan, quiet=output.quiet, verbose=output.verbose)

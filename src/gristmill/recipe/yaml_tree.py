@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from gristmill.core.errors import UsageError
+from gristmill.storage.urls import redact
 
 Path = tuple[str | int, ...]
 
@@ -94,6 +95,7 @@ def _make_syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> Usa
     source_line = lines[line] if line < len(lines) else ""
     if "\t" in source_line[: len(source_line) - len(source_line.lstrip())]:
         return UsageError(f"{name}, line {line + 1}: a tab", help="YAML is indented with spaces only", line=line + 1)
+    source_line = redact(source_line)
     problem = ", ".join(part for part in (error.context, error.problem) if part)
     return UsageError(
         f"{name}, line {line + 1}: not YAML: {problem}", help=f"the line is {source_line!r}", line=line + 1

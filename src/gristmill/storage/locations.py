@@ -10,6 +10,7 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from gristmill.core.errors import UsageError
 from gristmill.storage.urls import find_protocol, local_path
 from gristmill.storage.wait_clock import wait_clock
 
@@ -112,9 +113,17 @@ Location: TypeAlias = Path | StorePath
 
 
 def parse_location(text: str | os.PathLike[str]) -> Location:
-    """Return the location of a path or URL; `~` and `file://` are understood."""
+    """Return the location of a path or URL; `~` and `file://` are understood.
+
+    Raises:
+        UsageError: A URL without a bucket.
+    """
     path = os.fspath(text)
-    return Path(local_path(path)).expanduser() if find_protocol(path) is None else StorePath(path)
+    if find_protocol(path) is None:
+        return Path(local_path(path)).expanduser()
+    if not path.partition("://")[2].strip("/"):
+        raise UsageError(f"{path} names no bucket", help="write the bucket and a folder in it: s3://bucket/folder")
+    return StorePath(path)
 
 
 def relative_name(path: Location, folder: Location) -> str:

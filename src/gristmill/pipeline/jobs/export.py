@@ -30,7 +30,7 @@ from gristmill.shards.manifest import load_manifest
 from gristmill.shards.token_rows import has_image_references
 from gristmill.storage.locations import measure_file, parse_location
 from gristmill.storage.preallocated import PreallocatedFiles
-from gristmill.storage.urls import HUB
+from gristmill.storage.urls import HUB, redact
 
 if TYPE_CHECKING:
     import os
@@ -291,7 +291,8 @@ def _check_prefix(path: str | os.PathLike[str], format: ExportFormat) -> str:
     prefix = Path(path)
     if "://" in str(path):
         raise UsageError(
-            f"exports are written to a local disk, not to {path}", help="export to a local path, then copy the files"
+            f"exports are written to a local disk, not to {redact(str(path))}",
+            help="export to a local path, then copy the files",
         )
     if format.folder_suffixes:
         if prefix.exists() and not prefix.is_dir():
