@@ -184,6 +184,14 @@ def test_runs_as_a_module():
     assert run.stdout == f"gristmill {__version__}\n"
 
 
+@pytest.mark.parametrize("words", [("plan", "{}"), ("explain", "{}", "0"), ("stream", "{}"), ("plan", "{}", "--json")])
+def test_errors_repeat_no_secret_of_a_command(run, words):
+    code, out, err = run(*(word.format("s3://key:se/cret@bucket/x") for word in words))
+    assert code == 2
+    assert "s3://***@bucket/x" in err
+    assert "cret" not in out + err
+
+
 def test_errors_of_json_commands_are_json(gristmill, tmp_path):
     for arguments, code in (
         (("inspect", tmp_path / "nothing", "--json"), 2),

@@ -110,15 +110,25 @@ def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int |
 
 def _list_notes(error: Exception) -> Iterator[str]:
     """Yield the notes of an error, without item numbers and worker tracebacks where the message is sufficient."""
+    from gristmill.storage.urls import redact  # noqa: PLC0415  (not for --help)
+
     is_sufficient = isinstance(error, (GristmillError, OSError)) and not isinstance(
         error, (RemoteError, SetupError, WorkerDiedError)
     )
     for note in getattr(error, "__notes__", ()):
         if not (is_sufficient and note.startswith(("gristmill: ", "in the worker:"))):
-            yield note
+            yield redact(note)
 
 
 def _split_error(error: Exception) -> tuple[str, str | None]:
+    """Return the message of an error and what to do, without the secrets of URLs, which words of a command may hold."""
+    from gristmill.storage.urls import redact  # noqa: PLC0415  (not for --help)
+
+    message, advice = _find_message(error)
+    return redact(message), redact(advice) if advice else advice
+
+
+def _find_message(error: Exception) -> tuple[str, str | None]:
     if isinstance(error, GristmillError):
         return error.message, error.help
     if isinstance(error, OSError):

@@ -16,8 +16,10 @@ HUB = "hf://"
 """The beginning of what is on the Hugging Face Hub."""
 _LOCAL = frozenset({"file", "local"})
 _SECRETS = re.compile(
-    r"(?P<user>://)[^/\s@?#]+@"
-    r"|(?P<key>[?&](?:X-Amz-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|Signature|sig|token)=)[^&\s\"'<>,]+",
+    # Keys of S3 may hold slashes. What follows a colon may be a port instead.
+    r"(?P<user>://)(?:[^/\s@?#]+|[^/\s@?#:\[]+:(?!\d{1,5}/)[^\s@?#]+)@"
+    r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|(?:AWS|Google)AccessKeyId|GoogleAccessId"
+    r"|Signature|sig|token|access_token)=)[^&\s\"'<>,]+",
     re.IGNORECASE,
 )
 

@@ -55,6 +55,8 @@ def test_options_belong_to_buckets():
             "https://b.s3.amazonaws.com/x?X-Amz-Signature=***&a=1",
         ),
         ("https://host/x?sig=SECRET", "https://host/x?sig=***"),
+        ("s3://KEY:SEC/RET/SECRET@bucket/x", "s3://***@bucket/x"),
+        ("https://host:443/x?X-Goog-Signature=SECRET", "https://host:443/x?X-Goog-Signature=***"),
     ],
 )
 def test_secrets_in_urls(url, shown):
@@ -62,4 +64,5 @@ def test_secrets_in_urls(url, shown):
     with pytest.raises(UsageError) as caught:
         refuse_secrets(url)
     assert "SECRET" not in str(caught.value)
-    refuse_secrets("s3://bucket/x@y")
+    for harmless in ("s3://bucket/x@y", "https://host:8080/x@y", "http://[::1]:80/x@y", "hf://datasets/o/n@main/x:y"):
+        refuse_secrets(harmless)
