@@ -145,6 +145,9 @@ def print_outcome(result: RunResult, seconds: float) -> None:
         )
     if (use := result.store_use) is not None:
         reads = f"{format_count(use.reads, 'read')} of {format_bytes(use.mean_read_bytes)} on average"
+        if use.intermediate_reads:
+            mean = format_bytes(use.mean_intermediate_bytes)
+            reads += f", {use.intermediate_reads:,} of them of intermediate data, of {mean}"
         print_wrapped(f"stores: {reads}; tasks waited {use.wait_share:.0%} of their time")
     rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _count_rows(manifest).items())
     num_shards = sum(1 for _ in manifest.shards())

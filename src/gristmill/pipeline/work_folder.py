@@ -1,6 +1,7 @@
 """The output folder and the work folder in it: the names of what a run keeps there, and who owns it.
 
-Nothing that Gristmill did not make is deleted. All paths below `.gristmill` are spelled here.
+Nothing that Gristmill did not make is deleted. All paths below `.gristmill` are spelled here, but for that of
+intermediate data, which the clock of stores knows too.
 
 Intermediate data, which one stage leaves for the next, is in the work folder too, or where `work` in the recipe says.
 There a run makes a folder of its own, whose name and content hold a token. The same token is in a pointer in the work
@@ -23,6 +24,7 @@ from gristmill.storage.commit import make_folder, remove_temporaries, write_file
 from gristmill.storage.locations import StorePath, list_files_below, list_names, parse_location
 from gristmill.storage.lock import LOCK_NAME
 from gristmill.storage.stored_paths import StoredName, decode_stored, path_below
+from gristmill.storage.wait_clock import INTERMEDIATE_DATA
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -45,9 +47,8 @@ STATUS = f"{WORK_FOLDER}/status.json"
 _IN_PROCESS_MARKER = f"{WORK_FOLDER}/in-process"
 """There while a run works in its own process. One that is found without a run was left by a run that died."""
 _TASK_FILES = f"{WORK_FOLDER}/work"
-_INTERMEDIATE_DATA = f"{WORK_FOLDER}/stored"
 _SPOOLED_RECORDS = f"{WORK_FOLDER}/records"
-_WRITTEN_IN_PLACE = (_TASK_FILES, _INTERMEDIATE_DATA, _SPOOLED_RECORDS, RECEIPTS, UNIT_RECEIPTS)
+_WRITTEN_IN_PLACE = (_TASK_FILES, INTERMEDIATE_DATA, _SPOOLED_RECORDS, RECEIPTS, UNIT_RECEIPTS)
 """What a run writes into or appends to. A link there could lead to files of others."""
 _POINTER = f"{WORK_FOLDER}/intermediate.json"
 """Where the intermediate data is, if it is not in the work folder."""
@@ -62,7 +63,7 @@ def work_path(name: str) -> str:
 
 def stored_path(name: str) -> str:
     """Return where a run puts intermediate data, relative to the output folder or to the recipe's own place for it."""
-    return f"{_INTERMEDIATE_DATA}/{name}"
+    return f"{INTERMEDIATE_DATA}/{name}"
 
 
 def spool_path(source: str, name: str) -> str:
@@ -294,4 +295,4 @@ class RunFiles:
 
 
 def _is_intermediate(path: str) -> bool:
-    return path.startswith(f"{_INTERMEDIATE_DATA}/")
+    return path.startswith(f"{INTERMEDIATE_DATA}/")

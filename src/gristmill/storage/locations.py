@@ -89,7 +89,7 @@ class StorePath:
         store, key = self.open_store()
         with wait_clock.waiting():
             data = bytes(store.read(key))
-        wait_clock.count_read(len(data))
+        wait_clock.count_read(key, len(data))
         return data
 
     def open(self, mode: str = "rb") -> BinaryIO:  # noqa: ARG002  (as pathlib has it; objects are only read like this)

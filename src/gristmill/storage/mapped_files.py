@@ -36,7 +36,7 @@ def read_array(path: Location, kind: np.dtype[Any] | type, start: int = 0, count
     stop = None if count < 0 else start + count * np.dtype(kind).itemsize
     with wait_clock.waiting():
         data = store.read(key, start, stop)
-    wait_clock.count_read(len(data))
+    wait_clock.count_read(key, len(data))
     return np.frombuffer(data, dtype=kind)
 
 

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+INTERMEDIATE_DATA = ".gristmill/stored"
+"""The folder of what one stage leaves for the next; reads of it are counted apart too."""
+
+
 class StoreUse(NamedTuple):
     """The use that tasks made of stores: reads, and the time that they waited."""
 
@@ -19,11 +23,19 @@ class StoreUse(NamedTuple):
     read_bytes: int
     task_ms: int
     """How long the tasks took that used a store."""
+    intermediate_reads: int
+    """How many of the reads were of intermediate data."""
+    intermediate_bytes: int
 
     @property
     def mean_read_bytes(self) -> int:
         """The mean size of a read."""
         return self.read_bytes // max(self.reads, 1)
+
+    @property
+    def mean_intermediate_bytes(self) -> int:
+        """The mean size of a read of intermediate data."""
+        return self.intermediate_bytes // max(self.intermediate_reads, 1)
 
     @property
     def wait_share(self) -> float:
@@ -35,9 +47,9 @@ class WaitClock:
     """Counts of this process, from its start."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
-        self.num_bytes = 0
-        self.num_reads = 0
+        self._seconds = 0.0
+        self._num_reads = self._num_bytes = 0
+        self._num_intermediate_reads = self._num_intermediate_bytes = 0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -46,20 +58,26 @@ class WaitClock:
         try:
             yield
         finally:
-            self.seconds += perf_counter() - started
+            self._seconds += perf_counter() - started
 
-    def count_read(self, num_bytes: int) -> None:
-        """Count one read of this many bytes."""
-        self.num_bytes += num_bytes
-        self.num_reads += 1
+    def count_read(self, key: str, num_bytes: int) -> None:
+        """Count one read of this many bytes of an object."""
+        self._num_reads += 1
+        self._num_bytes += num_bytes
+        if f"{INTERMEDIATE_DATA}/" in key:
+            self._num_intermediate_reads += 1
+            self._num_intermediate_bytes += num_bytes
 
-    def read_since(self, seconds: float, num_reads: int, num_bytes: int, task_seconds: float) -> dict[str, int]:
-        """Return what was counted since the clock showed these numbers, as the fields of `StoreUse`; {}: nothing."""
-        if (self.seconds, self.num_reads) == (seconds, num_reads):
-            return {}
-        waited_ms = round(1000 * (self.seconds - seconds))
-        use = StoreUse(waited_ms, self.num_reads - num_reads, self.num_bytes - num_bytes, round(1000 * task_seconds))
-        return use._asdict()
+    def show(self, task_seconds: float) -> StoreUse:
+        """Give what was counted, with a time that tasks took."""
+        return StoreUse(
+            round(1000 * self._seconds),
+            self._num_reads,
+            self._num_bytes,
+            round(1000 * task_seconds),
+            self._num_intermediate_reads,
+            self._num_intermediate_bytes,
+        )
 
 
 wait_clock = WaitClock()

@@ -27,10 +27,10 @@ def run_unit_task(task: Task, context: Context) -> SliceResult | None:
 
 def run_measured(function: Callable[[Task, Context], Any], task: Task, context: Context) -> Any:
     """Run any task, and count how long it waited for stores and what it read there, if it did."""
-    clock = wait_clock
-    before = (clock.seconds, clock.num_reads, clock.num_bytes)
-    started = perf_counter()
+    before = wait_clock.show(perf_counter())
     result = function(task, context)
-    if use := clock.read_since(*before, perf_counter() - started):
-        context.count(**{f"{STORE_COUNT}{name}": amount for name, amount in use.items()})
+    after = wait_clock.show(perf_counter())
+    if after.reads > before.reads or after.wait_ms > before.wait_ms:
+        names = (f"{STORE_COUNT}{name}" for name in after._fields)
+        context.count(**{name: new - old for name, new, old in zip(names, after, before, strict=True)})
     return result

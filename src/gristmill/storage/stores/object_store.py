@@ -82,7 +82,7 @@ class ObjectStore:
     def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:
         stored = self.head(key)
         read = partial(self.read, key, version=stored.version)
-        return cast("BinaryIO", RangedStream(read, stored.num_bytes, start, stop))
+        return cast("BinaryIO", RangedStream(read, stored.num_bytes, start, stop, key=key))
 
     def put(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> str:
         mode: Any = "create" if create else "overwrite" if replaces is None else {"e_tag": f'"{replaces}"'}

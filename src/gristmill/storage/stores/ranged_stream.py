@@ -28,9 +28,16 @@ class RangedStream(io.RawIOBase):
     """An object for reading; `read_range(start, stop)` returns its bytes. A read returns as much as was asked for."""
 
     def __init__(
-        self, read_range: Callable[[int, int], bytes], size: int, start: int = 0, stop: int | None = None
+        self,
+        read_range: Callable[[int, int], bytes],
+        size: int,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        key: str = "",
     ) -> None:
         super().__init__()
+        self._key = key
         self._read_range = read_range
         self._size = size
         self._position = start
@@ -124,5 +131,5 @@ class RangedStream(io.RawIOBase):
     def _wait_for(self, fetch: Callable[[], bytes]) -> bytes:
         with wait_clock.waiting():
             data = fetch()
-        wait_clock.count_read(len(data))
+        wait_clock.count_read(self._key, len(data))
         return data
