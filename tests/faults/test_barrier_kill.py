@@ -15,6 +15,7 @@ import json, os, random, shutil, signal, sys, traceback
 from pathlib import Path
 
 from gristmill.core.recipe import Recipe
+from gristmill.pipeline.barriers.deduplicate import merge
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.stages.receipts import Receipts
@@ -24,6 +25,7 @@ from gristmill.steps import *
 
 root = Path(sys.argv[1])
 units.UNIT_BYTES, units.MIN_GROUP_BYTES = 12_000, 8_000
+merge._MAX_PIECES, merge.MIN_PIECE_BYTES = 0, 1_000  # so that streams are merged
 os.fsync = lambda fd: None  # a power cut is not what is tried here
 rng = random.Random(5)
 (root / "in").mkdir()
@@ -109,6 +111,7 @@ print(json.dumps({"stages": stages, "problems": problems, "has_scores": has_scor
 """
 
 DOCUMENT_STAGES = {
+    "MergedStreams",
     "CopyPairs",
     "HiddenDocuments",
     "CandidatePairs",
@@ -155,3 +158,4 @@ def test_killed_while_clusters_are_found(tmp_path):
     assert num_ranges > 3
     assert stages.count("LinkedDocuments") > num_ranges, "one round was enough"
     assert stages.count("CandidatePairs") > 1
+    assert stages.count("MergedStreams") > 2

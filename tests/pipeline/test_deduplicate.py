@@ -12,7 +12,7 @@ from gristmill_testing.in_memory_duplicates import find_duplicates
 
 from gristmill.core.errors import TooManyDuplicatesError, UsageError
 from gristmill.core.recipe import Source
-from gristmill.pipeline.barriers.deduplicate import sign
+from gristmill.pipeline.barriers.deduplicate import merge, sign
 from gristmill.pipeline.planning import units
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import load_manifest
@@ -161,6 +161,28 @@ def test_the_same_bytes_whatever_the_tasks(mill, two_sources, tiny_units, varian
         return {path: content for path, content in files.items() if path not in ("report.json", "report.html")}
 
     assert files_with(**variant) == files_with()
+
+
+def test_the_same_bytes_however_streams_are_merged(mill, two_sources, tiny_units, monkeypatch):
+    recipe = mill.recipe(two_sources, [Deduplicate(partition_bytes=8_000, prefer=["web"]), Write(format="jsonl")])
+
+    def run_anew():
+        files = mill.fresh_files(recipe, backend="threads", workers=2)
+        return {path: content for path, content in files.items() if path not in ("report.json", "report.html")}
+
+    expected, plans, real = run_anew(), [], merge.plan_merge
+
+    def plan_merge(*args, **kwargs):
+        plans.append(real(*args, **kwargs))
+        return plans[-1]
+
+    monkeypatch.setattr(merge, "plan_merge", plan_merge)
+    monkeypatch.setattr(merge, "_MAX_PIECES", 0)
+    for piece_bytes in (3_000, 8_000):
+        monkeypatch.setattr(merge, "MIN_PIECE_BYTES", piece_bytes)
+        assert run_anew() == expected
+    assert len({len(plan.groups) for plan in plans}) > 3
+    assert len({plan.num_partitions for plan in plans}) > 3
 
 
 def without_partitions(manifest):

@@ -11,8 +11,11 @@ from gristmill_testing.buckets import Bucket
 import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.cli.main import main
+from gristmill.cli.run_recipe import print_outcome
 from gristmill.core.errors import FolderLockedError, LeaseLostError, NotUpToDateError, UsageError
+from gristmill.core.quantities import format_bytes
 from gristmill.core.recipe import Source
+from gristmill.pipeline.barriers.deduplicate import merge
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.publishing import publish as publishing
 from gristmill.pipeline.publishing.clean import clean
@@ -322,3 +325,37 @@ def test_the_result_says_how_tasks_read_the_store(corpus, s3, tmp_path, capsys):
         main(["run", str(path), "--backend", "serial"])
     assert not stopped.value.code
     assert "tasks waited" in " ".join(capsys.readouterr().out.split())
+
+
+def test_intermediate_data_is_read_in_large_pieces(s3, tmp_path, monkeypatch, capsys):
+    """All sizes are a 512th of the real ones or less, so that there are as many units and partitions as at scale."""
+    piece_bytes = (1 << 20) >> 9
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(WORDS, k=60)) for _ in range(1200)]
+    texts += rng.choices(texts, k=100)
+    (tmp_path / "in").mkdir()
+    for number in range(40):
+        lines = [json.dumps({"text": text}) for text in texts[number::40]]
+        (tmp_path / f"in/{number:02}.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(units, "UNIT_BYTES", 15_000)
+    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(merge, "MIN_PIECE_BYTES", piece_bytes)
+    step = steps.Deduplicate(partition_bytes=16_000)
+
+    def run_into(output):
+        return run(Recipe(sources={"web": steps.Read(read=f"{tmp_path}/in/*.jsonl")}, steps=[step], output=output))
+
+    result = run_into(f"{s3.url}/out")
+    use = result.store_use
+    assert use.mean_intermediate_bytes >= piece_bytes
+    monkeypatch.setattr(merge, "MIN_PIECE_BYTES", 0)  # no piece is too small
+    unmerged = run_into(f"memory://{uuid.uuid4().hex}/out")
+    assert unmerged.manifest.dataset_hash == result.manifest.dataset_hash
+    assert unmerged.store_use.intermediate_reads > 3 * use.intermediate_reads
+    assert unmerged.store_use.intermediate_bytes > 3 * use.intermediate_bytes
+    print_outcome(result, 1.0)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"{use.intermediate_reads:,} of them of intermediate data, of {format_bytes(use.mean_intermediate_bytes)};"
+        in shown
+    )

@@ -5,6 +5,7 @@ Every kind of task reads what earlier ones have scattered, and scatters for the 
 | tasks | by | find | scatter by |
 |---|---|---|---|
 | sign | stream | digests, sketches, keys of bands | hash |
+| merge | streams | nothing: pieces become large, where they would be too small | hash |
 | copies | hash of digests | equal texts | range |
 | hide | range | a bit for each exact copy | |
 | candidates | hash of keys | pairs with a band in common | range of the second document |
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrie
 from gristmill.pipeline.barriers.deduplicate.choose import ChosenRemovals, run_choose
 from gristmill.pipeline.barriers.deduplicate.compare import ComparedPairs, run_compare
 from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext, PartitionTask, SignContext
-from gristmill.pipeline.barriers.deduplicate.deal import DealtMembers, needs_texts, run_deal
+from gristmill.pipeline.barriers.deduplicate.deal import DealtMembers, make_member_type, needs_texts, run_deal
 from gristmill.pipeline.barriers.deduplicate.decision import Decision
 from gristmill.pipeline.barriers.deduplicate.documents import Documents, DocumentUnit
 from gristmill.pipeline.barriers.deduplicate.link import LinkedDocuments, link_documents, run_link
@@ -44,8 +45,10 @@ from gristmill.pipeline.barriers.deduplicate.match import (
     run_copies,
     run_hide,
 )
-from gristmill.pipeline.barriers.deduplicate.record_files import DIGEST, KEY
+from gristmill.pipeline.barriers.deduplicate.merge import PieceMerger, grow_partitions
+from gristmill.pipeline.barriers.deduplicate.record_files import DIGEST, KEY, NUMBER, PAIR, SIMILAR
 from gristmill.pipeline.barriers.deduplicate.reference_units import read_against_units
+from gristmill.pipeline.barriers.deduplicate.removal_lists import REMOVAL
 from gristmill.pipeline.barriers.deduplicate.removals import (
     RangeRemovals,
     ScatteredRemovals,
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
+    from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
@@ -121,6 +125,7 @@ class Deduplication:
             [unit.fingerprint for unit in self._units], fingerprint.describe_steps([step])
         )
         self._sign_context = SignContext.extend(run.context, step=step)
+        self._merger = PieceMerger(self._sign_context, self._fingerprint, self._run_tasks)
         self._counts: dict[str, int] = {}
 
     def _make_sort_key(self, unit: BarrierUnit) -> tuple[bool, int, str]:
@@ -153,6 +158,19 @@ class Deduplication:
         """Count the partitions of at most `partition_bytes`: a power of two, as `PartitionedFile.read` needs it."""
         num_bytes = self._num_documents * records_per_document * record_bytes
         return 1 << max(0, -(-num_bytes // self._step.partition_bytes) - 1).bit_length()
+
+    def _read_by_hash(
+        self, name: str, streams: Sequence[PartitionedFile], kind: np.dtype[Any], context: PartitionContext
+    ) -> PartitionContext:
+        """Make the context of tasks that read records of all streams by hash."""
+        num_partitions = self._count_partitions(kind.itemsize, self._step.num_band_keys if kind == KEY else 1)
+        merged = self._merger.merge(name, streams, kind, context.documents.starts[:-1], num_partitions)
+        return PartitionContext.extend(
+            context,
+            inputs={name: merged.files},
+            input_starts=merged.starts,
+            num_partitions=merged.num_partitions,
+        )
 
     def _sign_streams(self) -> list[SignedStream]:
         """Give the signatures of all streams; those that the stage has not signed for this step are signed here."""
@@ -205,10 +223,8 @@ class Deduplication:
         """Find all documents that have the text of a better one."""
         if not signed:
             return []
-        inputs = {"digests": tuple(unit.digests for unit in signed)}
-        num_partitions = self._count_partitions(DIGEST.itemsize)
-        context = PartitionContext.extend(context, inputs=inputs, num_partitions=num_partitions)
-        return self._run_tasks(run_copies, context, self._make_tasks("copies", num_partitions), CopyPairs, "copies")
+        stage = self._read_by_hash("digests", [unit.digests for unit in signed], DIGEST, context)
+        return self._run_tasks(run_copies, stage, self._make_tasks("copies", stage.num_partitions), CopyPairs, "copies")
 
     def _find_near_duplicates(
         self, signed: Sequence[SignedStream], copies: Sequence[CopyPairs], context: PartitionContext
@@ -220,10 +236,11 @@ class Deduplication:
         num_edges = sum(result.num_similar for result in compared)
         linked = link_documents(edges, num_edges, context, self._link_round)
         dealt, num_partitions = self._deal_members(compared, linked, context)
+        member = make_member_type(context.documents.num_permutations)
         inputs = {
-            "members": tuple(result.members for result in dealt),
+            "members": self._merger.join("members", (result.members for result in dealt), member),
             "shingles": tuple(result.shingles for result in dealt),
-            "similar": tuple(result.similar for result in dealt),
+            "similar": self._merger.join("similar", (result.similar for result in dealt), SIMILAR),
         }
         context = PartitionContext.extend(context, inputs=inputs)
         tasks = self._make_tasks("choose", num_partitions)
@@ -237,24 +254,25 @@ class Deduplication:
     ) -> list[ComparedPairs]:
         """Compare the sketches of all pairs with a band in common."""
         num_ranges = context.documents.num_ranges
-        stage = PartitionContext.extend(context, inputs={"copies": tuple(result.by_copy for result in copies)})
-        hidden = self._run_tasks(run_hide, stage, self._make_tasks("hide", num_ranges), HiddenDocuments, "copies")
-        num_partitions = self._count_partitions(KEY.itemsize, self._step.num_band_keys)
         stage = PartitionContext.extend(
-            context,
-            inputs={"keys": tuple(unit.keys for unit in signed)},
-            files={"hidden": tuple(result.bits for result in hidden)},
-            num_partitions=num_partitions,
+            context, inputs={"copies": self._merger.join("copies", (each.by_copy for each in copies), PAIR)}
         )
-        tasks = self._make_tasks("candidates", num_partitions)
+        hidden = self._run_tasks(run_hide, stage, self._make_tasks("hide", num_ranges), HiddenDocuments, "copies")
+        stage = self._read_by_hash("keys", [unit.keys for unit in signed], KEY, context)
+        stage = PartitionContext.extend(stage, files={"hidden": tuple(result.bits for result in hidden)})
+        tasks = self._make_tasks("candidates", stage.num_partitions)
         candidates = self._run_tasks(run_candidates, stage, tasks, CandidatePairs, "candidates")
         self._count("band_groups", sum(result.num_groups for result in candidates))
         self._count("largest_band_group", max(result.largest_group for result in candidates))
         self._count("capped_band_groups", sum(result.num_capped for result in candidates))
-        stage = PartitionContext.extend(context, inputs={"pairs": tuple(result.pairs for result in candidates)})
+        stage = PartitionContext.extend(
+            context, inputs={"pairs": self._merger.join("pairs", (each.pairs for each in candidates), PAIR)}
+        )
         return self._run_tasks(run_compare, stage, self._make_tasks("compare", num_ranges), ComparedPairs, "comparing")
 
     def _link_round(self, context: PartitionContext, number: int, num_tasks: int) -> list[LinkedDocuments]:
+        edges = self._merger.join(f"edges {number}", context.inputs["edges"], PAIR)
+        context = PartitionContext.extend(context, inputs={"edges": edges})
         tasks = self._make_tasks(f"link {number}", num_tasks, context.documents.num_ranges)
         return self._run_tasks(run_link, context, tasks, LinkedDocuments, "clusters")
 
@@ -264,14 +282,19 @@ class Deduplication:
         """Deal the members of clusters to partitions; return how many there are."""
         num_members = 2 * sum(result.num_edges for result in linked)  # at most: the smallest, and the others
         member_bytes = self._step.sketch_bytes + (self._estimate_text_bytes() if needs_texts(self._step) else 0)
-        num_partitions = max(1, num_members * member_bytes // (2 * self._step.partition_bytes))
+        num_bytes, num_ranges = num_members * member_bytes // 2, context.documents.num_ranges
+        partition_bytes, block_bytes = self._step.partition_bytes, None
+        if self._merger.is_on_store:
+            partition_bytes = block_bytes = grow_partitions(num_bytes, partition_bytes, num_ranges)
+        num_partitions = min(max(1, num_bytes // partition_bytes), _MAX_CLUSTER_PARTITIONS)
         stage = PartitionContext.extend(
             context,
-            inputs={"edges": tuple(result.edges for result in linked)},
+            inputs={"edges": self._merger.join("stars", (each.edges for each in linked), PAIR)},
             files={"similar": tuple(result.similar for result in compared)},
-            num_partitions=min(num_partitions, _MAX_CLUSTER_PARTITIONS),
+            num_partitions=num_partitions,
+            block_bytes=block_bytes,
         )
-        tasks = self._make_tasks("deal", context.documents.num_ranges)
+        tasks = self._make_tasks(f"deal to {num_partitions}", num_ranges)
         return self._run_tasks(run_deal, stage, tasks, DealtMembers, "members"), stage.num_partitions
 
     def _estimate_text_bytes(self) -> int:
@@ -285,15 +308,15 @@ class Deduplication:
         num_ranges = context.documents.num_ranges
         scattered = [result.scattered for result in near]
         inputs = {
-            "copies": tuple(result.by_survivor for result in copies),
-            "near": tuple(result.removals for result in scattered),
+            "copies": self._merger.join("copies of survivors", (each.by_survivor for each in copies), PAIR),
+            "near": self._merger.join("near copies", (each.removals for each in scattered), REMOVAL),
         }
         stage = PartitionContext.extend(context, inputs=inputs)
         tasks = self._make_tasks("follow", num_ranges)
         scattered += self._run_tasks(run_follow, stage, tasks, ScatteredRemovals, "survivors")
         inputs = {
-            "removals": tuple(result.removals for result in scattered),
-            "survivors": tuple(result.survivors for result in scattered),
+            "removals": self._merger.join("removals", (each.removals for each in scattered), REMOVAL),
+            "survivors": self._merger.join("survivors", (each.survivors for each in scattered), NUMBER),
         }
         stage = PartitionContext.extend(context, inputs=inputs)
         return self._run_tasks(run_gather, stage, self._make_tasks("gather", num_ranges), RangeRemovals, "removals")

@@ -54,20 +54,27 @@ class PartitionContext(SignContext):
     """Partitioned files by what they hold: one for each task that has written them, or for each stream."""
     files: Mapping[str, tuple[StoredFile, ...]] = field(default_factory=dict)
     """Files by what they hold: one for each range of documents."""
+    input_starts: NDArray[np.int64] | None = None
+    """Of inputs with rows: the number of the document that has the first row of each."""
     num_partitions: int = 1
     """The number of partitions of keys or of clusters; of documents there are as many as ranges."""
+    block_bytes: int | None = None
+    """How much is written at once, if it is more than usual."""
 
     def read(self, name: str, kind: np.dtype[Any], partition: int, report: Callable[[int], object]) -> Iterator[Any]:
-        """Read the records of a partition, with the number of the input that each array comes from."""
+        """Read the records of a partition, with the number of the document that has the first row of their input."""
+        assert self.input_starts is not None
         for number, partitioned in enumerate(self.inputs[name]):
             report(number)
             for records in partitioned.read(self.work, kind, partition, self.num_partitions):
-                yield number, records
+                yield self.input_starts[number], records
 
-    def gather(self, name: str, kind: np.dtype[Any], partition: int) -> NDArray[Any]:
-        """Read all records of a partition, of as many as the inputs have."""
+    def gather(self, name: str, kind: np.dtype[Any], partition: int, count: int = 1) -> NDArray[Any]:
+        """Read all records of a partition, or of `count` consecutive ones, of as many as the inputs have."""
         pieces = [
-            records for partitioned in self.inputs[name] for records in partitioned.read(self.work, kind, partition)
+            records
+            for partitioned in self.inputs[name]
+            for records in partitioned.read(self.work, kind, partition, count=count)
         ]
         return np.concatenate([np.empty(0, kind), *pieces])
 

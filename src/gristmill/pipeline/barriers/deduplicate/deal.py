@@ -112,7 +112,8 @@ def _deal_shingles(
     context: Context,
 ) -> PartitionedFile:
     """Read the texts of members in one pass and scatter their sets; writes the size of each set to `sizes`."""
-    with PartitionWriter(stem, ".shingles", stage.num_partitions) as writer:
+    block_bytes = {} if stage.block_bytes is None else {"block_bytes": stage.block_bytes}
+    with PartitionWriter(stem, ".shingles", stage.num_partitions, notes_bounds=True, **block_bytes) as writer:
         first = 0
         for texts in stage.documents.read_texts(members) if needs_texts(stage.step) else ():
             context.at(first)

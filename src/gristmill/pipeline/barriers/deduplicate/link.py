@@ -15,7 +15,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from gristmill.pipeline.barriers.deduplicate.compare import scatter_edges
 from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext
@@ -52,8 +51,7 @@ def run_link(task: Task, context: Context) -> LinkedDocuments:
     """Join the edges at some ranges of documents; `context.state` is a `PartitionContext` with the edges."""
     stage: PartitionContext = context.state
     payload: PartitionTask = task.payload
-    ranges = range(payload.partition, payload.partition + payload.num_partitions)
-    records = np.concatenate([stage.gather("edges", PAIR, number) for number in ranges])
+    records = stage.gather("edges", PAIR, payload.partition, payload.num_partitions)
     stars, is_changed = contract_edges(Pairs.of(records["first"], records["second"]))
     context.count(records=len(stars))
     edges = scatter_edges(stage.open_stem(payload), stars, stage.documents)

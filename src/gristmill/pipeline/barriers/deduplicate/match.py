@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,9 +47,9 @@ def run_copies(task: Task, context: Context) -> CopyPairs:
     stage: PartitionContext = context.state
     documents, payload = stage.documents, task.payload
     digests, numbers = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)]
-    for unit, records in stage.read("digests", DIGEST, payload.partition, context.at):
+    for start, records in stage.read("digests", DIGEST, payload.partition, context.at):
         digests.append(np.stack([records["high"], records["low"]], axis=1))
-        numbers.append(documents.starts[unit] + records["row"])
+        numbers.append(start + records["row"])
     copies = find_copies(np.concatenate(digests), np.concatenate(numbers), documents.ranks)
     pairs = make_records(PAIR, first=copies.survivors, second=copies.documents)
     stem, num_ranges = stage.open_stem(payload), documents.num_ranges
@@ -99,11 +100,11 @@ def run_candidates(task: Task, context: Context) -> CandidatePairs:
     documents = stage.documents
     keys, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     hidden = _HiddenBits(stage)
-    for unit, records in stage.read("keys", KEY, payload.partition, context.at):
-        unit_numbers = documents.starts[unit] + records["row"]
-        is_original = hidden.read(unit, unit_numbers) == 0
+    for start, records in stage.read("keys", KEY, payload.partition, context.at):
+        input_numbers = start + records["row"]
+        is_original = hidden.read(input_numbers) == 0
         keys.append(records["key"][is_original])
-        numbers.append(unit_numbers[is_original])
+        numbers.append(input_numbers[is_original])
     all_keys, all_numbers = np.concatenate(keys), np.concatenate(numbers)
     del keys, numbers  # these arrays are large: the pieces must not stay in memory beside the whole
     groups = group_by_key(all_keys, all_numbers, documents.ranks)
@@ -129,10 +130,21 @@ class _HiddenBits:
         self._range = -1
         self._bits: NDArray[np.uint8] = np.empty(0, np.uint8)
 
-    def read(self, unit: int, documents: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Read the bits of documents of one stream."""
+    def read(self, documents: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Read the bits of documents of one stream, or of several in order; a stream is in one range."""
+        first, last = self._stage.documents.find_ranges(documents[[0, -1]]).tolist()
+        if first == last:
+            return self._read_in_range(first, documents)
+        ranges = np.searchsorted(self._stage.documents.find_ranges(documents), np.arange(first, last + 2))
+        pieces = [
+            self._read_in_range(number, documents[start:stop])
+            for number, (start, stop) in enumerate(pairwise(ranges.tolist()), first)
+            if stop > start
+        ]
+        return np.concatenate(pieces)
+
+    def _read_in_range(self, number: int, documents: NDArray[np.int64]) -> NDArray[np.uint8]:
         numbered, work = self._stage.documents, self._stage.work
-        [number] = numbered.find_ranges(numbered.starts[unit : unit + 1]).tolist()
         if number != self._range:
             self._range = number
             self._bits = read_records(work, self._stage.files["hidden"][number], np.dtype(np.uint8))

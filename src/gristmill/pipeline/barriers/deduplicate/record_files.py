@@ -1,12 +1,13 @@
 """Arrays of fixed-size records in files of the work folder: whole, or scattered into partitions.
 
 A partitioned file is a sequence of blocks, each sorted by partition; behind them it says, for each block, where its
-partitions begin. A task that writes holds at most one block (2 million records). A task that reads a partition reads
-one piece of each block.
+partitions begin. A task that writes holds at most one block. A task that reads a partition reads one piece of each
+block. On a store receipts say too where partitions begin: looking it up would be a request for each piece.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +34,7 @@ PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
 SIMILAR = np.dtype([("first", "<i8"), ("second", "<i8"), ("estimate", "<f8")])
 NUMBER = np.dtype([("document", "<i8")])
 
-_BLOCK_RECORDS = 1 << 21
+_BLOCK_BYTES = 24 << 20
 
 
 def make_records(kind: np.dtype[Any], **fields: NDArray[Any]) -> NDArray[Any]:
@@ -55,7 +56,7 @@ def scatter_records(
     stem: OutputStem, suffix: str, records: NDArray[Any], partitions: NDArray[np.int64], num_partitions: int
 ) -> PartitionedFile:
     """Write records to a partitioned file of their own, each with the number of its partition."""
-    with PartitionWriter(stem, suffix, num_partitions) as writer:
+    with PartitionWriter(stem, suffix, num_partitions, notes_bounds=True) as writer:
         writer.scatter(records, partitions)
         return writer.close()
 
@@ -103,11 +104,31 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
     file: StoredFile
     num_records: Count
     num_partitions: Count
+    bounds: bytes = b""
+    """What is behind the records of the file, if it is on a store and was noted."""
+
+    def __post_init__(self) -> None:
+        if len(self.bounds) % (8 * (self.num_partitions + 1)):
+            raise ValueError(f"{len(self.bounds)} bytes are no bounds of {self.num_partitions} partitions")
+
+    def read_all(self, root: Location, kind: np.dtype[Any]) -> NDArray[Any]:
+        """Read the records of all partitions at once."""
+        if not self.num_records:
+            return np.empty(0, kind)
+        return read_array(self.file.below(root), kind, 0, self.num_records)
+
+    def read_with_partitions(self, root: Location, kind: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Read the records of all partitions at once, and for each record the number of its partition."""
+        if not self.num_records:
+            return np.empty(0, kind), np.empty(0, np.int64)
+        sizes = np.diff(self._read_bounds(root, kind), axis=1)
+        partitions = np.tile(np.arange(self.num_partitions), len(sizes))
+        return self.read_all(root, kind), np.repeat(partitions, sizes.reshape(-1))
 
     def read(
-        self, root: Location, kind: np.dtype[Any], partition: int, num_partitions: int | None = None
+        self, root: Location, kind: np.dtype[Any], partition: int, num_partitions: int | None = None, count: int = 1
     ) -> Iterator[NDArray[Any]]:
-        """Read the records of one partition, block by block.
+        """Read the records of one partition, or of `count` consecutive ones, block by block.
 
         There may be fewer partitions than in the file, or more, if the first field of the records is a hash that they
         are divided by; both numbers are powers of two.
@@ -115,11 +136,13 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
         if not self.num_records:
             return
         num_partitions = num_partitions or self.num_partitions
+        if count == num_partitions:
+            yield self.read_all(root, kind)
+            return
         path = self.file.below(root)
-        bounds = read_array(path, np.int64, self.num_records * kind.itemsize)
         first = partition * self.num_partitions // num_partitions
-        last = max((partition + 1) * self.num_partitions // num_partitions, first + 1)
-        for block in bounds.reshape(-1, self.num_partitions + 1):
+        last = max((partition + count) * self.num_partitions // num_partitions, first + 1)
+        for block in self._read_bounds(root, kind):
             start, stop = int(block[first]), int(block[last])
             if stop > start:
                 records = read_array(path, kind, start * kind.itemsize, stop - start)
@@ -127,6 +150,14 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
                     hashes = records[next(iter(kind.names or ()))]
                     records = records[find_ranges(hashes, num_partitions) == partition]
                 yield records
+
+    def _read_bounds(self, root: Location, kind: np.dtype[Any]) -> NDArray[np.int64]:
+        """Read where the partitions of each block begin, and where its last one ends."""
+        if self.bounds:
+            bounds = np.frombuffer(self.bounds, np.int64)
+        else:
+            bounds = read_array(self.file.below(root), np.int64, self.num_records * kind.itemsize)
+        return bounds.reshape(-1, self.num_partitions + 1)
 
 
 def view_partitioned(
@@ -144,11 +175,21 @@ def view_partitioned(
 
 
 class PartitionWriter(RecordWriter):
-    """Writes records to a partitioned file."""
+    """Writes records to a partitioned file, a block as soon as there are `block_bytes`."""
 
-    def __init__(self, stem: OutputStem, suffix: str, num_partitions: int) -> None:
+    def __init__(
+        self,
+        stem: OutputStem,
+        suffix: str,
+        num_partitions: int,
+        *,
+        notes_bounds: bool = False,
+        block_bytes: int = _BLOCK_BYTES,
+    ) -> None:
         super().__init__(stem, suffix)
         self._num_partitions = num_partitions
+        self._notes_bounds = notes_bounds and not isinstance(stem.root, Path)
+        self._block_bytes = block_bytes
         self._buffer: list[tuple[NDArray[Any], NDArray[Any]]] = []
         self._num_buffered = 0
         self._num_written = 0
@@ -162,7 +203,7 @@ class PartitionWriter(RecordWriter):
         """Add records, each with the number of its partition."""
         self._buffer.append((records, partitions))
         self._num_buffered += len(records)
-        if self._num_buffered >= _BLOCK_RECORDS:
+        if self._num_buffered * records.itemsize >= self._block_bytes:
             self._write_block()
 
     def close(self) -> PartitionedFile:
@@ -170,13 +211,20 @@ class PartitionWriter(RecordWriter):
         self._write_block()
         for bounds in self._bounds:
             self.add(bounds)
-        return PartitionedFile(file=self.commit(), num_records=self._num_written, num_partitions=self._num_partitions)
+        return PartitionedFile(
+            file=self.commit(),
+            num_records=self._num_written,
+            num_partitions=self._num_partitions,
+            bounds=b"".join(bounds.tobytes() for bounds in self._bounds) if self._notes_bounds else b"",
+        )
 
     def _write_block(self) -> None:
         if not self._num_buffered:
             return
-        records = np.concatenate([records for records, _ in self._buffer])
-        partitions = np.concatenate([partitions for _, partitions in self._buffer])
+        records, partitions = self._buffer[0]
+        if len(self._buffer) > 1:
+            records = np.concatenate([records for records, _ in self._buffer])
+            partitions = np.concatenate([partitions for _, partitions in self._buffer])
         self._buffer, self._num_buffered = [], 0
         ordered, starts = sort_by_partition(records, partitions, self._num_partitions)
         self.add(ordered)

@@ -1,0 +1,236 @@
+"""Tasks that merge what was scattered of several streams, so that partitions are read in few large pieces.
+
+A stream is as large as its unit, and a partition has a piece of each stream: of 7 kB, with a billion documents. On a
+store each is a request. Of T bytes in all, merged by groups of G and read by partitions of S, a piece has G · S / T:
+1 MiB, if both are the root of T · 1 MiB. They grow to at most 16 times `partition_bytes`: 512 MiB, for a T of 256 GiB.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from gristmill.core.seeds import find_ranges
+from gristmill.engine.tasks import Task
+from gristmill.pipeline.barriers.deduplicate.contexts import SignContext
+from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile, scatter_records
+from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.outputs.split_files import open_stem
+from gristmill.pipeline.work_folder import stored_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gristmill.engine.tasks import Context
+    from gristmill.shards.manifest import StoredFile
+
+MIN_PIECE_BYTES = 1 << 20
+"""The mean size of a piece that a task reads of a store, at least."""
+_MAX_PIECES = 10**6
+"""The pieces of all streams together, wherever they are."""
+_MAX_GROWTH = 16
+"""How many times larger than `partition_bytes` groups and partitions may become for the sake of large pieces."""
+
+
+def grow_partitions(num_bytes: int, partition_bytes: int, num_writers: int = 0) -> int:
+    """Choose the size of partitions of this many bytes in all, so that they are read in large pieces.
+
+    With the number of tasks that write them, each of these leaves a large piece for each partition.
+
+    >>> [grow_partitions(gib << 30, 32 << 20) >> 20 for gib in (1, 4, 64, 256, 1024)]
+    [32, 64, 256, 512, 512]
+    """
+    wanted = max(math.isqrt(num_bytes * MIN_PIECE_BYTES), num_writers * MIN_PIECE_BYTES)
+    return max(partition_bytes, min(wanted, _MAX_GROWTH * partition_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """The groups that streams are merged by. They follow from sizes alone, so that a resumed run has the same."""
+
+    num_partitions: int
+    groups: tuple[range, ...]
+    """The numbers of the streams of each group."""
+
+
+def plan_merge(sizes: Sequence[int], num_partitions: int, partition_bytes: int, *, on_store: bool) -> MergePlan | None:
+    """Choose how streams of these sizes are merged, which would else be read in `num_partitions`; None: not at all."""
+    if not _has_small_pieces(sizes, num_partitions, on_store=on_store):
+        return None
+    size = grow_partitions(sum(sizes), partition_bytes)
+    return _group_streams(sizes, max(1, -(-sum(sizes) // size)), partition_bytes)
+
+
+def plan_join(sizes: Sequence[int], num_partitions: int, partition_bytes: int, *, on_store: bool) -> MergePlan | None:
+    """Choose how files of these sizes are joined that have as many partitions as are needed; None: not at all."""
+    if not _has_small_pieces(sizes, num_partitions, on_store=on_store):
+        return None
+    plan = _group_streams(sizes, num_partitions, partition_bytes)
+    has_fewer_reads = len(sizes) + len(plan.groups) * num_partitions < len(sizes) * num_partitions
+    return plan if has_fewer_reads else None
+
+
+def _has_small_pieces(sizes: Sequence[int], num_partitions: int, *, on_store: bool) -> bool:
+    num_pieces = len(sizes) * num_partitions
+    is_small = on_store and num_partitions > 1 and sum(sizes) < num_pieces * MIN_PIECE_BYTES
+    return is_small or num_pieces > _MAX_PIECES
+
+
+def _group_streams(sizes: Sequence[int], num_partitions: int, partition_bytes: int) -> MergePlan:
+    """Group streams: into as few groups as leave large pieces, and as many as fit into memory."""
+    num_bytes = sum(sizes)
+    num_groups = max(1, num_bytes // (num_partitions * MIN_PIECE_BYTES), num_bytes // (_MAX_GROWTH * partition_bytes))
+    num_groups = min(num_groups, len(sizes))
+    middles = np.cumsum(sizes) - np.array(sizes) // 2
+    numbers = (middles * num_groups // max(1, num_bytes)).tolist()
+    groups = [list(group) for _, group in groupby(range(len(sizes)), key=lambda stream: numbers[stream])]
+    return MergePlan(num_partitions, tuple(range(group[0], group[-1] + 1) for group in groups))
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """A task that merges the records of some consecutive streams."""
+
+    streams: tuple[PartitionedFile, ...]
+    starts: NDArray[np.int64]
+    """The number of each stream's first document, counted from that of the first stream."""
+    stem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeContext(SignContext):
+    """The context of tasks that merge streams."""
+
+    kind: np.dtype[Any]
+    """The type of records: a hash first, and the row of a document in its stream."""
+    num_partitions: int
+
+
+class MergedStreams(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of some consecutive streams, with rows that are counted through all of them."""
+
+    records: PartitionedFile
+
+    def files(self) -> list[StoredFile]:
+        """List the files that the receipt depends on."""
+        return [self.records.file]
+
+
+def run_merge(task: Task, context: Context) -> MergedStreams:
+    """Run a `MergeTask`; `context.state` is the `MergeContext`."""
+    stage: MergeContext = context.state
+    merge: MergeTask = task.payload
+    merged = np.empty(sum(stream.num_records for stream in merge.streams), stage.kind)
+    first = 0
+    for number, (stream, start) in enumerate(zip(merge.streams, merge.starts, strict=True)):
+        context.at(number)
+        records = merged[first : first + stream.num_records]
+        records[:] = stream.read_all(stage.work, stage.kind)
+        records["row"] += np.uint32(start)
+        first += stream.num_records
+        context.count(records=stream.num_records)
+    partitions = find_ranges(merged[next(iter(stage.kind.names or ()))], stage.num_partitions)
+    stem = open_stem(stage.work, merge.stem, stage.run_id)
+    return MergedStreams(records=scatter_records(stem, ".merged", merged, partitions, stage.num_partitions))
+
+
+def run_join(task: Task, context: Context) -> MergedStreams:
+    """Run a `MergeTask` for files with the same partitions, which records keep; `context.state` is a `MergeContext`."""
+    stage: MergeContext = context.state
+    merge: MergeTask = task.payload
+    read = [stream.read_with_partitions(stage.work, stage.kind) for stream in merge.streams]
+    records, partitions = (np.concatenate(arrays) for arrays in zip(*read, strict=True))
+    del read
+    context.count(records=len(records))
+    stem = open_stem(stage.work, merge.stem, stage.run_id)
+    return MergedStreams(records=scatter_records(stem, ".merged", records, partitions, stage.num_partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """The files that tasks read by hash: those of all streams, or what was merged of them."""
+
+    files: tuple[PartitionedFile, ...]
+    starts: NDArray[np.int64]
+    """The number of the document that has the first row of each file."""
+    num_partitions: int
+
+
+class PieceMerger:
+    """Merges files wherever a step would read small pieces of them; `run_tasks` runs those that have no receipt."""
+
+    def __init__(self, context: SignContext, name: str, run_tasks: Callable[..., list[MergedStreams]]) -> None:
+        self._context = context
+        self._name = name
+        self._run_tasks = run_tasks
+        self.is_on_store = not isinstance(context.work, Path)
+
+    def merge(
+        self,
+        name: str,
+        streams: Sequence[PartitionedFile],
+        kind: np.dtype[Any],
+        starts: NDArray[np.int64],
+        num_partitions: int,
+    ) -> MergedFiles:
+        """Merge streams whose first documents have these numbers, if they would be read in small pieces."""
+        plan = self._plan(plan_merge, streams, kind, num_partitions)
+        if plan is None:
+            return MergedFiles(tuple(streams), starts, num_partitions)
+        files = self._run(run_merge, plan, streams, starts, kind, name)
+        return MergedFiles(files, starts[[group.start for group in plan.groups]], plan.num_partitions)
+
+    def join(self, name: str, files: Iterable[PartitionedFile], kind: np.dtype[Any]) -> tuple[PartitionedFile, ...]:
+        """Join files that tasks have scattered, if the pieces of their partitions are small."""
+        files = tuple(files)
+        plan = self._plan(plan_join, files, kind, files[0].num_partitions) if files else None
+        if plan is None:
+            return files
+        return self._run(run_join, plan, files, np.zeros(len(files), np.int64), kind, name)
+
+    def _plan(
+        self,
+        choose: Callable[..., MergePlan | None],
+        files: Sequence[PartitionedFile],
+        kind: np.dtype[Any],
+        num_partitions: int,
+    ) -> MergePlan | None:
+        sizes = [file.num_records * kind.itemsize for file in files]
+        return choose(sizes, num_partitions, self._context.step.partition_bytes, on_store=self.is_on_store)
+
+    def _run(
+        self,
+        function: Callable[[Task, Context], MergedStreams],
+        plan: MergePlan,
+        files: Sequence[PartitionedFile],
+        starts: NDArray[np.int64],
+        kind: np.dtype[Any],
+        name: str,
+    ) -> tuple[PartitionedFile, ...]:
+        # Where ranges end, and so what is in files, depends on `partition_bytes`.
+        described = fingerprint.of(self._name, name, len(files), self._context.step.partition_bytes)
+        tasks = make_merge_tasks(plan, files, starts, described)
+        context = MergeContext.extend(self._context, kind=kind, num_partitions=plan.num_partitions)
+        merged = self._run_tasks(function, context, tasks, MergedStreams, f"merging {name}")
+        return tuple(result.records for result in merged)
+
+
+def make_merge_tasks(
+    plan: MergePlan, streams: Sequence[PartitionedFile], starts: NDArray[np.int64], name: str
+) -> list[Task]:
+    """Make the task of each group, of streams whose first documents have these numbers; `name` says what they hold."""
+    tasks = []
+    for group in plan.groups:
+        members = slice(group.start, group.stop)
+        task_name = fingerprint.of(name, "merge", group.start, group.stop, plan.num_partitions)
+        payload = MergeTask(tuple(streams[members]), starts[members] - starts[group.start], stored_path(task_name))
+        tasks.append(Task(task_name, payload))
+    return tasks
