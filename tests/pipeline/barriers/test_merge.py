@@ -29,6 +29,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     scatter_records,
 )
 from gristmill.pipeline.stages.outputs.split_files import open_stem
+from gristmill.shards.manifest import StoredFile
 from gristmill.storage.locations import StorePath
 from gristmill.storage.wait_clock import wait_clock
 
@@ -136,6 +137,21 @@ def test_joined_files_have_the_records_of_each_partition_in_order(data):
         assert after == before == sorted(before)
         num_documents += len(after)
     assert num_documents == next_document
+
+
+def test_tasks_have_other_names_if_streams_are_cut_otherwise():
+    def name_tasks(num_rows):
+        files = [StoredFile(path=f"{number}", bytes=0, xxh3="0" * 16) for number in range(len(num_rows))]
+        streams = [
+            PartitionedFile(file=file, num_records=rows, num_partitions=16)
+            for file, rows in zip(files, num_rows, strict=True)
+        ]
+        plan = MergePlan(4, (range(2), range(2, 4)))
+        starts = np.cumsum([0, *num_rows])[:-1]
+        return [task.id for task in make_merge_tasks(plan, streams, starts, "keys")]
+
+    assert name_tasks([1, 2, 3, 4]) == name_tasks([2, 1, 4, 3])
+    assert not set(name_tasks([1, 2, 3, 4])) & set(name_tasks([1, 3, 2, 4]))
 
 
 def test_files_are_joined_where_that_saves_reads():

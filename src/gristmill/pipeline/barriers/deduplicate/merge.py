@@ -230,7 +230,10 @@ def make_merge_tasks(
     tasks = []
     for group in plan.groups:
         members = slice(group.start, group.stop)
-        task_name = fingerprint.of(name, "merge", group.start, group.stop, plan.num_partitions)
+        # A unit whose files were lost may come back cut into other streams: numbers of streams alone name nothing.
+        num_records = sum(stream.num_records for stream in streams[members])
+        described = [group.start, group.stop, int(starts[group.start]), num_records, plan.num_partitions]
+        task_name = fingerprint.of(name, "merge", described)
         payload = MergeTask(tuple(streams[members]), starts[members] - starts[group.start], stored_path(task_name))
         tasks.append(Task(task_name, payload))
     return tasks
