@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.seeds import find_ranges
@@ -45,6 +45,8 @@ def count_pieces(plan):
 
 
 @given(st.lists(st.integers(0, 1 << 34), min_size=1, max_size=40), st.integers(1, 1 << 14), st.integers(20, 30))
+@example([0, 1], 2, 20)
+@example([1 << 30, 0], 1 << 14, 20)
 def test_a_plan_has_all_streams_in_order_and_large_pieces(sizes, num_partitions, partition_bits):
     partition_bytes = 1 << partition_bits
     plan = plan_merge(sizes, num_partitions, partition_bytes, on_store=True)

@@ -90,7 +90,7 @@ def _group_streams(sizes: Sequence[int], num_partitions: int, partition_bytes: i
     num_groups = max(1, num_bytes // (num_partitions * MIN_PIECE_BYTES), num_bytes // (_MAX_GROWTH * partition_bytes))
     num_groups = min(num_groups, len(sizes))
     middles = np.cumsum(sizes) - np.array(sizes) // 2
-    numbers = (middles * num_groups // max(1, num_bytes)).tolist()
+    numbers = np.minimum(middles * num_groups // max(1, num_bytes), num_groups - 1).tolist()
     groups = [list(group) for _, group in groupby(range(len(sizes)), key=lambda stream: numbers[stream])]
     return MergePlan(num_partitions, tuple(range(group[0], group[-1] + 1) for group in groups))
 
