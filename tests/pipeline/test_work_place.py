@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -173,6 +174,19 @@ def test_what_was_left_in_another_place_goes(killed, corpus, tmp_path):
     removed = clean(tmp_path / "out")
     assert [path for path in removed.files if path.startswith(f"{tmp_path}/elsewhere/gristmill-")]
     assert list_files(tmp_path / "elsewhere") == set()
+
+
+def test_a_copy_of_an_output_leaves_the_data_of_the_other(killed, corpus, tmp_path):
+    left = list_files(tmp_path / "scratch")
+    for name in ("cleaned", "resumed"):
+        shutil.copytree(tmp_path / "out", tmp_path / name)
+    assert not [path for path in clean(tmp_path / "cleaned").files if "scratch" in path]
+    assert list_files(tmp_path / "scratch") == left
+    run(make_small_recipe(corpus, tmp_path / "resumed", str(tmp_path / "scratch")))
+    assert list_files(tmp_path / "scratch") == left
+    (tmp_path / "out").rename(tmp_path / "moved")
+    clean(tmp_path / "moved")
+    assert not list_files(tmp_path / "scratch")
 
 
 def test_a_pointer_deletes_nothing_that_is_not_its_own(tmp_path):

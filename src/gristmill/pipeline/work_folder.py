@@ -222,7 +222,7 @@ def open_intermediate_folder(output: Location, folder: Location | None, run_id: 
     What an earlier run has left in another place is removed: this run cannot use it.
     """
     pointer = _read_pointer(output)
-    if pointer is not None and (folder is None or pointer.folder != str(folder)):
+    if pointer is not None and (folder is None or pointer.folder != str(folder) or _is_of_another(output, pointer)):
         remove_intermediate_data(output)
         pointer = None
     if folder is None:
@@ -231,7 +231,7 @@ def open_intermediate_folder(output: Location, folder: Location | None, run_id: 
         pointer = IntermediatePointer(folder=str(folder), token=secrets.token_hex(8))
         write_file(output / _POINTER, msgspec.json.encode(pointer), run_id)
     place = pointer.locate()
-    if not _is_ours(place, pointer):
+    if _read_owner(pointer) is None:
         owner = IntermediateOwner(token=pointer.token, output=str(output))
         make_folder(place)
         write_file(place / _OWNER, msgspec.json.encode(owner), run_id)
@@ -244,7 +244,7 @@ def remove_intermediate_data(output: Location) -> None:
     if pointer is None:
         return
     place = pointer.locate()
-    if _is_ours(place, pointer):
+    if _read_owner(pointer) is not None and not _is_of_another(output, pointer):
         remove_temporaries(place, None)
         # Its name last: what is interrupted is removed the next time.
         remove_files(place, [path for path, _ in list_files_below(place) if path != _OWNER])
@@ -259,12 +259,23 @@ def _read_pointer(output: Location) -> IntermediatePointer | None:
     return decode_stored(path.read_bytes(), IntermediatePointer, path) if path.is_file() else None
 
 
-def _is_ours(place: Location, pointer: IntermediatePointer) -> bool:
-    """Tell whether a folder is the one that was made for this pointer, and no link to another one."""
+def _read_owner(pointer: IntermediatePointer) -> IntermediateOwner | None:
+    """Read the note in the folder that was made for a pointer; None if it was not, or is a link to another one."""
+    place = pointer.locate()
     if isinstance(place, Path) and place.is_symlink():
-        return False
+        return None
     path = place / _OWNER
-    return path.is_file() and decode_stored(path.read_bytes(), IntermediateOwner, path).token == pointer.token
+    owner = decode_stored(path.read_bytes(), IntermediateOwner, path) if path.is_file() else None
+    return owner if owner is not None and owner.token == pointer.token else None
+
+
+def _is_of_another(output: Location, pointer: IntermediatePointer) -> bool:
+    """Tell whether the folder is in use for another output, of which this one is a copy; a moved one keeps its data."""
+    owner = _read_owner(pointer)
+    maker = None if owner is None else parse_location(owner.output)
+    if not isinstance(maker, Path) or not isinstance(output, Path) or not maker.is_dir() or maker.samefile(output):
+        return False
+    return _read_pointer(maker) == pointer
 
 
 class RunFiles:

@@ -34,7 +34,8 @@ def clean(folder: Location, *, take_over: bool = False) -> CleanResult:
         raise UsageError(f"there is no folder {folder}", help="name the output folder of a run")
     work_folder.check_output_folder(folder)
     with hold_output(folder, MANIFEST, work_folder.LEASE, take_over=take_over) as held:
-        before = _measure_files(folder) | _measure_intermediate_files(folder)
+        place = work_folder.find_intermediate_folder(folder)
+        before = _measure_files(folder) | _measure_intermediate_files(place)
         journal.recover_interrupted_publish(folder, held.run_id)
         manifest = journal.find_manifest(folder)
         is_dataset = manifest is not None
@@ -44,13 +45,12 @@ def clean(folder: Location, *, take_over: bool = False) -> CleanResult:
             work_folder.remove_work_folder(folder)
         journal.remove_orphans(folder, manifest, held)
         held.release_old_epochs()
-        after = _measure_files(folder) | _measure_intermediate_files(folder)
+        after = _measure_files(folder) | _measure_intermediate_files(place)
     removed = sorted(before.keys() - after.keys())
     return CleanResult(removed, sum(before[path] for path in removed), is_dataset)
 
 
-def _measure_intermediate_files(folder: Location) -> dict[str, int]:
-    place = work_folder.find_intermediate_folder(folder)
+def _measure_intermediate_files(place: Location | None) -> dict[str, int]:
     return {} if place is None else {str(place / path): num_bytes for path, num_bytes in list_files_below(place)}
 
 
