@@ -32,9 +32,18 @@ def test_a_quick_look_is_not_the_dataset(recipe):
     assert _run(recipe).was_up_to_date
 
 
-def test_an_output_that_cannot_be_written_safely_is_refused(recipe):
-    with pytest.raises(gm.errors.UsageError, match="not written safely"):
-        gm.run(gm.Recipe(sources=recipe.sources, output="ftp://127.0.0.1:1/out", folder=recipe.folder), progress=False)
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("ftp://127.0.0.1:1/out", "not written safely"),
+        ("s3://bucket", "is a whole bucket"),
+        ("s3://bucket/", "is a whole bucket"),
+        ("s3://", "names no bucket"),
+    ],
+)
+def test_an_output_that_cannot_be_written_safely_is_refused(recipe, output, message):
+    with pytest.raises(gm.errors.UsageError, match=message):
+        gm.run(gm.Recipe(sources=recipe.sources, output=output, folder=recipe.folder), progress=False)
 
 
 @pytest.mark.parametrize(

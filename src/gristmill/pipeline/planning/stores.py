@@ -38,7 +38,7 @@ def choose_stores(recipe: Recipe, allowed_endpoints: Collection[str]) -> None:
 def check_work_place(recipe: Recipe, backend: str) -> None:
     """Refuse a place for intermediate data that cannot be written, or that is the output or in it."""
     assert recipe.work is not None
-    check_output_store(recipe.work, backend)
+    _check_store(recipe.work, backend)
     work, output = (parse_location(recipe.path(text)) for text in (recipe.work, recipe.output))
     real_work, real_output = (
         os.path.realpath(place) if isinstance(place, Path) else str(place) for place in (work, output)
@@ -53,7 +53,15 @@ def check_work_place(recipe: Recipe, backend: str) -> None:
 
 
 def check_output_store(output: str, backend: str) -> None:
-    """Refuse an output that no run can write safely, or that is in the memory of this process for workers in others."""
+    """Refuse an output that no run can write safely, that workers cannot write, or that is a whole bucket."""
+    _check_store(output, backend)
+    bucket = output.partition("://")[2].strip("/")
+    if find_protocol(output) in OBJECT_STORES and bucket and "/" not in bucket:
+        raise UsageError(f"the output {output} is a whole bucket", help=f"name a folder in it: {bucket}/out")
+
+
+def _check_store(output: str, backend: str) -> None:
+    """Refuse a place that no run can write safely, or that is in the memory of this process for workers in others."""
     protocol = find_protocol(output)
     if protocol is not None and protocol != "memory" and protocol not in OBJECT_STORES:
         raise UsageError(
