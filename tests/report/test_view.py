@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tarfile
@@ -19,6 +21,7 @@ from gristmill_testing.reports import EVIL
 
 import gristmill as gm
 from gristmill import steps
+from gristmill.cli.main import main
 from gristmill.pipeline.inspecting.viewing import open_collections
 from gristmill.report.view.rows import count_rows
 from gristmill.report.view.server import Viewer
@@ -344,3 +347,27 @@ def test_the_command(web):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == 130
+
+
+def test_a_browser_that_goes_elsewhere_leaves_no_traceback(serve, web, capfd):
+    viewer = serve(web)
+    at_once = struct.pack("ii", 1, 0)  # closes with a reset
+    for request in ("GET /", f"GET /{viewer.token}/search?query=words HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", viewer.port)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                connection.sendall(request.encode())
+    assert ask(viewer, "http://[::1/")[0] == 403
+    assert ask(viewer, f"/{viewer.token}/info")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_page_does_not_overwrite_what_it_shows(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "only"}\n')
+    for name, code in (("a.jsonl", 2), ("b.html", 0)):
+        with pytest.raises(SystemExit) as end:
+            main(["view", str(path), "--save", str(tmp_path / name)])
+        assert end.value.code == code
+    assert path.read_text() == '{"text": "only"}\n'
+    assert "holds 1 row\n" in capsys.readouterr().out

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from gristmill.cli.tables import print_lines
+from gristmill.core.errors import UsageError
+from gristmill.core.quantities import format_count
 from gristmill.pipeline.inspecting.viewing import open_collections
 from gristmill.runtime.pandas_free import block_pandas_import
 
@@ -28,6 +30,8 @@ def command(paths: tuple[str, ...], port: int, save: str | None, chosen: str, *,
     """
     block_pandas_import()  # half a second
     collections = open_collections(paths)
+    if save is not None and Path(save).resolve() in (Path(path).resolve() for path in paths):
+        raise UsageError(f"--save would overwrite {save}, which is shown", help="name another file, such as page.html")
     if save is not None:
         from gristmill.report.view.requests import parse_numbers  # noqa: PLC0415  (a terminal needs none of it)
         from gristmill.report.view.rows import count_rows  # noqa: PLC0415
@@ -39,9 +43,11 @@ def command(paths: tuple[str, ...], port: int, save: str | None, chosen: str, *,
         default = click.get_current_context().get_parameter_source("chosen") is click.core.ParameterSource.DEFAULT
         numbers = list(range(min(10, num_rows))) if default else parse_numbers(chosen, num_rows)
         write_file(Path(save), make_saved_page(rows, numbers).encode(errors="backslashreplace"), "view")
-        print_lines(f"{save} holds {len(numbers):,} rows")
+        print_lines(f"{save} holds {format_count(len(numbers), 'row')}")
         return
     if tty:
+        if os.environ.get("TERM") == "dumb":
+            raise UsageError("--tty needs a terminal that can move its cursor, and TERM is dumb", help="set TERM=xterm")
         from gristmill.report.view.terminal.show import show_in_terminal  # noqa: PLC0415
 
         show_in_terminal(collections)

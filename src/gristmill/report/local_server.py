@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from gristmill.core.errors import GristmillError, UsageError
@@ -30,13 +31,12 @@ class LocalServer:
     def __init__(self, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
         try:
-            self._server = ThreadingHTTPServer((_HOST, port), _make_handler(self))
+            self._server = _QuietServer((_HOST, port), _make_handler(self))
         except OSError as error:
             raise UsageError(
                 f"port {port} cannot be used: {error.strerror or error}",
                 help="choose another port, or 0 for any free one",
             ) from error
-        self._server.daemon_threads = True
 
     @property
     def port(self) -> int:
@@ -64,6 +64,15 @@ class LocalServer:
         raise NotImplementedError
 
 
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a connection that broke: a browser may go elsewhere at any time."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Reply(BaseHTTPRequestHandler):
     """One request, and the ways to answer it. Refuses all methods but GET."""
 
@@ -74,7 +83,7 @@ class Reply(BaseHTTPRequestHandler):
     """All words of the request, for those that come several times."""
 
     def do_GET(self) -> None:
-        parts = urlsplit(self.path)
+        parts = urlsplit(self.path if self.path.startswith("/") else "/")
         _, token, *rest = [*parts.path.split("/"), ""]
         host = self.headers.get("Host", "").rsplit(":", 1)[0]
         expected = self.local_server.token
@@ -89,8 +98,10 @@ class Reply(BaseHTTPRequestHandler):
             self.send_json({"error": error.message}, HTTPStatus.BAD_REQUEST)
         except (KeyError, ValueError, IndexError) as error:
             self.send_json({"error": f"bad request: {error}"}, HTTPStatus.BAD_REQUEST)
-        except (BrokenPipeError, ConnectionResetError):  # the browser has gone elsewhere
-            self.close_connection = True
+        except ConnectionError:  # the browser has gone elsewhere
+            raise
+        except OSError as error:
+            self.send_json({"error": f"cannot be read: {error}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def send_page(self, page: str) -> None:
         """Send a page of HTML."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.quantities import format_count
 from gristmill.report.markup import Markup, element, join
 from gristmill.report.page import make_document, make_theme_button
 from gristmill.report.plain_json import encode_plain
@@ -24,8 +25,8 @@ def make_saved_page(rows: Rows, numbers: Iterable[int]) -> str:
     described = [_describe(rows, number) for number in numbers]
     # Inside a script element only "<" could end it or begin a comment.
     data = encode_plain(described).decode().replace("<", "\\u003c")
-    title = f"{rows.title}: {len(described):,} rows"
-    warning = f"This page holds {len(described):,} records of the data. Mind who gets it."
+    title = f"{rows.title}: {format_count(len(described), 'row')}"
+    warning = f"This page holds {format_count(len(described), 'record')} of the data. Mind who gets it."
     body = join(
         element(
             "header",
