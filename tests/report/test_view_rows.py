@@ -244,6 +244,29 @@ def test_two_datasets_side_by_side(tmp_path):
     assert "same bytes" in same["note"]
 
 
+def test_long_differences_are_cut_but_searched(tmp_path):
+    words = "equal words " * 20_000
+    a = make_dataset(tmp_path, [f"{words}left{words}", "x" * 200_000], "a")
+    b = make_dataset(tmp_path, [f"{words}LEFT{words}"], "b")
+    rows = open_collections([a, b])["differences"]
+    changed, single = rows.describe_row(0)["sides"], rows.describe_row(1)["sides"]
+    assert [side["pieces"][1] for side in changed] == [("leftequal", 1), ("LEFTequal", 1)]
+    assert sum(len(text) for side in changed + single for text, _ in side["pieces"]) < 150_000
+    assert "characters are not shown" in single[0]["pieces"][0][0]
+    assert [hit["number"] for hit in find(rows, "LEFTequal")] == [0]
+
+
+def test_tokens_far_inside_a_long_document(tmp_path, rows):
+    chain = [steps.Tokenize(tokenizer=str(rows.parent / "tokenizer")), steps.Write(format="arrow")]
+    for name, word in (("a", "one"), ("b", "two")):
+        (tmp_path / "in.jsonl").write_text(json.dumps({"text": "7 " * 20_000 + word}) + "\n")
+        read = steps.Read(read=str(tmp_path / "in.jsonl"))
+        recipe = gm.Recipe(sources={"web": read}, steps=chain, output=str(tmp_path / name))
+        gm.run(recipe, backend="serial", progress=False)
+    sides = open_collections([tmp_path / "a", tmp_path / "b"])["differences"].describe_row(0)["sides"]
+    assert ["".join(token[1] for token in side["tokens"] if token[-1]) for side in sides] == [" one", " two"]
+
+
 def test_pictures_are_sent_as_what_they_are(tmp_path):
     import pyarrow.parquet as pq
 

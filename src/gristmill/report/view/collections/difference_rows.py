@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from gristmill.report.differences import LaneDocuments
     from gristmill.report.view.collections.dataset_rows import DatasetRows
     from gristmill.report.view.rows import RowBlock
+    from gristmill.report.view.text_difference import Piece
 
 _MAX_TOKENS = 16_384
+"""Tokens of a document that are shown, around the first one that differs."""
+_MAX_PIECE = 20_000
+"""Characters of an equal or a differing piece that are shown; of a longer one, both ends."""
 
 
 class _Pair(msgspec.Struct, frozen=True):
@@ -85,8 +89,14 @@ class DifferenceRows(Rows):
         place = self._name_place(0, pair.lane_a, pair.a) or self._name_place(1, pair.lane_b, pair.b)
         part = next(part for part in self.ranges if part.start <= number < part.start + part.rows)
         described = {"number": number, "origin": place, "reason": part.reason}
-        compare = self._compare_tokens if self._sides[0].has_tokens else self._compare_records
-        return described | {"sides": compare(pair)}
+        sides = self._compare(pair)
+        for side in sides:
+            if "pieces" in side:
+                side["pieces"] = list(map(_cut_piece, side["pieces"]))
+        return described | {"sides": sides}
+
+    def _compare(self, pair: _Pair) -> list[dict[str, Any]]:
+        return self._compare_tokens(pair) if self._sides[0].has_tokens else self._compare_records(pair)
 
     def _name_place(self, side: int, lane: LaneDocuments, index: int | None) -> str:
         if index is None:
@@ -105,12 +115,15 @@ class DifferenceRows(Rows):
         sides = ((pair.lane_a, pair.a), (pair.lane_b, pair.b))
         tokens = [[] if index is None else _read_tokens(lane, index) for lane, index in sides]
         spans = find_spans(*tokens) if None not in (pair.a, pair.b) else [[(0, len(side), False)] for side in tokens]
+        shared = min(own_spans[0][1] for own_spans in spans)
+        first = max(0, shared - _MAX_TOKENS // 2) if None not in (pair.a, pair.b) else 0
         described = []
         for rows, (lane, index), name, own, own_spans in zip(
             self._sides, sides, self.names, tokens, spans, strict=True
         ):
-            differs = [int(flag) for start, end, flag in own_spans for _ in range(start, end)]
-            shown = rows.token_texts.describe([token for token, _ in own], [flag for _, flag in own])
+            differs = [int(flag) for start, end, flag in own_spans for _ in range(start, end)][first:][:_MAX_TOKENS]
+            window = own[first : first + _MAX_TOKENS]
+            shown = rows.token_texts.describe([token for token, _ in window], [flag for _, flag in window])
             marked = [(*token, flag) for token, flag in zip(shown, differs, strict=True)]
             described.append({**_name_side(lane, index, name), "tokens": marked})
         return described
@@ -119,7 +132,7 @@ class DifferenceRows(Rows):
         def show(number: int) -> str:
             return "\n".join(
                 "".join(piece[0] if "pieces" in side else piece[1] for piece in side.get("pieces") or side["tokens"])
-                for side in self.describe_row(number)["sides"]
+                for side in self._compare(self._found[0][number])
             )
 
         return make_record_blocks(({"text": show(number)} for number in range(start, end)), start)
@@ -143,6 +156,15 @@ def _show_record(record: Mapping[str, Any] | None) -> str:
     return "\n\n".join([*parts, *([show_record(others)] if others else [])])
 
 
+def _cut_piece(piece: Piece) -> Piece:
+    """Cut the middle out of a long piece: what differs is at its ends."""
+    text, differs = piece
+    if len(text) <= _MAX_PIECE:
+        return piece
+    half = _MAX_PIECE // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters are not shown …\n{text[-half:]}", differs
+
+
 def _read_tokens(lane: LaneDocuments, index: int) -> list[tuple[int, bool]]:
     ids, trained = lane.tokens(index)
-    return list(zip(ids[:_MAX_TOKENS].tolist(), trained[:_MAX_TOKENS].tolist(), strict=True))
+    return list(zip(ids.tolist(), trained.tolist(), strict=True))
