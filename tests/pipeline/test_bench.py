@@ -88,6 +88,18 @@ def test_the_settings_that_are_tried():
     ]
 
 
+def test_one_backend_in_this_process(project):
+    """Its CPU time is that of the job, not of all that the process has done before."""
+    (project / "few.jsonl").write_text('{"text": "a text"}\n')
+    (project / "few.yaml").write_text(
+        "sources: {web: {read: few.jsonl}}\nsteps: [write: {format: jsonl}]\noutput: out\n"
+    )
+    recipe = load_recipe(project / "few.yaml")
+    bench = run_bench(recipe, seconds=60, workers=(1,), backends=("serial", "serial"), batch_sizes=())
+    assert bench.num_settings == len(bench.measurements) == 1
+    assert bench.measurements[0].cpu_share < 3
+
+
 def test_an_interrupt_returns_what_was_measured(project):
     def interrupt_second(setting):
         if setting == Setting(2):

@@ -63,14 +63,20 @@ class Stopwatch:
         """What tasks have counted, summed over jobs."""
         return sum((Counter(job.counts) for job in self.jobs), Counter())
 
+    def measure_workers(self, observer: Observer) -> list[WorkerUse]:
+        """Return what the workers of a job have used in it, before it is added."""
+        uses = []
+        for worker in observer.workers:
+            # Clocks of processes have ticks of 10 ms, and may be behind the one of this process.
+            seconds = max(0.0, worker.cpu_seconds - self._cpu_seconds.get(worker.pid, 0.0))
+            uses.append(replace(worker, cpu_seconds=seconds))
+        return uses
+
     def add(self, observer: Observer) -> None:
         """Add a job that has ended."""
         self.seconds += observer.seconds_since_ready
-        workers = []
-        for worker in observer.workers:
-            before = self._cpu_seconds.get(worker.pid, 0.0)
-            self._cpu_seconds[worker.pid] = worker.cpu_seconds
-            workers.append(replace(worker, cpu_seconds=worker.cpu_seconds - before))
+        workers = self.measure_workers(observer)
+        self._cpu_seconds.update({worker.pid: worker.cpu_seconds for worker in observer.workers})
         counts = dict(observer.counts)
         job = JobUse(observer.desc, observer.seconds, observer.num_done, observer.num_deaths, counts, workers)
         self.jobs.append(job)

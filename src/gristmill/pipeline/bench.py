@@ -191,7 +191,7 @@ class _Probe:
         if self._cpu_shares:
             cpu_share = sum(self._cpu_shares) / len(self._cpu_shares) / setting.workers
         else:
-            cpu_share = job.cpu_seconds / setting.workers / max(job.seconds, 1e-3)
+            cpu_share = job.cpu_seconds / setting.workers / job.seconds if job.seconds else 0.0
         cause = self._causes.most_common(1)[0][0] if self._causes else ""
         if not cause:  # the job was too short to look at it
             cause = "computing" if cpu_share > 0.7 else "unknown"
@@ -224,7 +224,9 @@ def run_bench(
     ends the measuring; what was measured until then is returned.
     """
     counts = tuple(workers) or _list_worker_counts(choose_num_workers("auto", "processes"))
-    bench = Bench(num_settings=len(counts) + len(slice_sizes) + len(set(backends) - {"processes"}))
+    backends = tuple(dict.fromkeys(backends))
+    num_of_processes = len(counts) + len(slice_sizes) if "processes" in backends else 0
+    bench = Bench(num_settings=num_of_processes + len(set(backends) - {"processes"}))
     started = monotonic()
     folder = Path(tempfile.mkdtemp(prefix="gristmill-bench-"))
     trial = msgspec.structs.replace(

@@ -86,7 +86,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     work_seconds: float = 0.0
     """Seconds since its first worker was ready."""
     cpu_seconds: float = 0.0
-    """What the workers of a job that has ended have used, with their start."""
+    """What the workers of a job that has ended have used in it, with their start."""
     peak_bytes: int = 0
     """The largest memory of each worker of a job that has ended, together."""
     run_seconds: float = 0.0

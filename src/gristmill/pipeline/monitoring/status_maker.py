@@ -110,7 +110,7 @@ class StatusMaker:
             memory_limit=resources.read_memory_limit(),
             memory_available=resources.read_memory_available(),
             work_seconds=round(observer.seconds_since_ready, 3),
-            cpu_seconds=round(sum(worker.cpu_seconds for worker in observer.workers), 2),
+            cpu_seconds=round(sum(worker.cpu_seconds for worker in self._stopwatch.measure_workers(observer)), 2),
             peak_bytes=sum(worker.peak_bytes for worker in observer.workers),
             records_per_second=round(observer.counts.get("records", 0) / seconds, 1),
             bytes_per_second=round(observer.counts.get("bytes", 0) / seconds, 1),
