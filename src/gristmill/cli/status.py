@@ -20,6 +20,7 @@ from gristmill.pipeline.work_folder import find_intermediate_folder
 from gristmill.storage.locations import Location, parse_location
 
 _SILENT_SECONDS = 60.0
+_MAX_WAIT_SECONDS = 60.0
 """A run that has written nothing for this long has probably ended."""
 _FOLLOW_SECONDS = 1.0
 
@@ -48,13 +49,12 @@ def command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool
     log = Path(out)
     work = None
     if log.is_file():
-        statuses = read_replay(log)
-        if replay:
-            _show_in_time(out, _wait_between(statuses, speed))
-            return
-        status = _find_last(statuses)
+        status = _find_last(read_replay(log))
         if status is None:
             raise UsageError(f"{out} holds no events of a run", help="name the file that --events wrote")
+        if replay:
+            _show_in_time(out, _wait_between(read_replay(log), speed))
+            return
     elif replay:
         raise UsageError(
             f"{out} is not a log of events", help="run with --events FILE, then: gristmill status FILE --replay"
@@ -110,11 +110,11 @@ def _poll(location: Location) -> Iterator[RunStatus]:
 
 
 def _wait_between(statuses: Iterator[RunStatus], speed: float) -> Iterator[RunStatus]:
-    """Yield statuses as far apart as they were, divided by `speed`."""
+    """Yield statuses as far apart as they were, divided by `speed`. A clock may have been set while the run was on."""
     began, first = time.monotonic(), None
     for status in statuses:
         first = status.written if first is None else first
-        time.sleep(max(0.0, began + (status.written - first) / speed - time.monotonic()))
+        time.sleep(min(max(0.0, began + (status.written - first) / speed - time.monotonic()), _MAX_WAIT_SECONDS))
         yield status
 
 

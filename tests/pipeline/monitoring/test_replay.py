@@ -54,9 +54,10 @@ def test_the_command_shows_it_again(run):
 )
 def test_files_that_are_no_log(tmp_path, content, words):
     (tmp_path / "log").write_text(content)
-    result = CliRunner().invoke(command, [str(tmp_path / "log")])
-    assert isinstance(result.exception, UsageError)
-    assert words in str(result.exception)
+    for options in ([], ["--replay"]):
+        result = CliRunner().invoke(command, [str(tmp_path / "log"), *options])
+        assert isinstance(result.exception, UsageError)
+        assert words in str(result.exception)
 
 
 def test_options_that_contradict(tmp_path):
@@ -68,3 +69,14 @@ def test_a_line_that_is_still_being_written(tmp_path):
     event = {"time": 1.0, "event": "job_started", "job": "stage 1", "total": 3}
     (tmp_path / "log").write_text(json.dumps(event) + "\n" + '{"time": 2.0, "ev')
     assert [status.job for status in read_replay(tmp_path / "log")] == ["stage 1"]
+
+
+def test_a_clock_that_was_set_does_not_stop_the_replay(tmp_path, monkeypatch):
+    events = [{"time": time, "event": "job_started", "job": "stage", "total": 3} for time in (1.0, 1e300, 2.0)]
+    (tmp_path / "log").write_text("".join(json.dumps(event) + "\n" for event in events))
+    waits = []
+    monkeypatch.setattr("gristmill.cli.status.time.sleep", waits.append)
+    result = CliRunner().invoke(command, [str(tmp_path / "log"), "--replay"])
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) == 3
+    assert max(waits) <= 60
