@@ -1,7 +1,7 @@
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.recipe import Recipe, Source, recipe_to_data, runs_user_code
+from gristmill.core.recipe import Recipe, Source, check_source_name, recipe_to_data, runs_user_code
 from gristmill.core.step import LocalStep
 from gristmill.steps import Length, Map, Read, Sample, Write
 
@@ -72,3 +72,9 @@ def test_whose_code_runs():
     assert not runs_user_code(ours)
     assert runs_user_code([*ours, Map(call=str)])
     assert runs_user_code([*ours, Own()])
+
+
+@pytest.mark.parametrize("name", ["", ".a", "_a", "a/b", "a\\b", "a\x1b[2J", "a\u202eb", "a\n", 5])
+def test_names_of_sources_that_are_no_folders(name):
+    with pytest.raises(UsageError, match="cannot be called"):
+        check_source_name(name)

@@ -181,10 +181,11 @@ def _check_kinds(sources: object, steps: object) -> None:
 
 def check_source_name(name: object) -> None:
     """Refuse a name that cannot be a folder of the output."""
-    if not isinstance(name, str) or not name or any(character in name for character in "/\\\0") or name[0] in "._":
+    is_text = isinstance(name, str) and name.isprintable()
+    if not is_text or any(character in str(name) for character in "/\\") or str(name)[:1] in ("", ".", "_"):
         raise UsageError(
             f"a source cannot be called {name!r}",
-            help="it becomes a folder of the output: no slashes, no dot or underscore at the start",
+            help="it becomes a folder of the output: no slashes, no dot or underscore first, nothing unprintable",
             key=f"sources.{name}",
         )
 
