@@ -8,6 +8,7 @@ from gristmill_testing.small_tokenizers import trained
 import gristmill as gm
 from gristmill import steps
 from gristmill.cli.main import main
+from gristmill.core.errors import DamagedDatasetError
 from gristmill.report.differences import find_differences
 from gristmill.shards.dataset import open_dataset
 
@@ -91,3 +92,31 @@ def test_at_the_command_line(tmp_path, capsys):
         elif words[-1] == "--json":
             assert json.loads(capsys.readouterr().out)["lanes"][0]["only_in_a"] == 1
     assert codes == [0, 1, 1, 2]
+
+
+def test_unlike_kinds_are_not_called_the_same_documents(web, rows, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(["diff", str(web), str(rows)])
+    assert error.value.code == 1
+    shown = capsys.readouterr().out
+    assert "not compared" in shown
+    assert "same documents" not in shown
+
+
+def test_damage_is_named(tmp_path, capsys):
+    a = build(tmp_path, "a", TEXTS[:9], steps.Write(format="jsonl"))
+    same = build(tmp_path, "same", TEXTS[:9], steps.Write(format="jsonl"))
+    b = build(tmp_path, "b", TEXTS[:8], steps.Write(format="jsonl"))
+    shard = tmp_path / "a/train/web/shard-00000.jsonl"
+    shard.write_bytes(b"\xff" * shard.stat().st_size)
+    with pytest.raises(DamagedDatasetError, match=r"shard-00000\.jsonl cannot be read"):
+        find_differences(a, b)
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path / "a")])
+    assert "shard-00000.jsonl cannot be read" in capsys.readouterr().err
+    shard.write_bytes(b"")
+    with pytest.raises(DamagedDatasetError, match="has 0 bytes"):
+        find_differences(same, a)
+    shard.unlink()
+    with pytest.raises(DamagedDatasetError, match="is missing"):
+        find_differences(a, same)

@@ -62,6 +62,9 @@ def _print_lane(lane: LaneDifference) -> None:
         f"{len(lane.differing_a)} of {lane.shards_a} shards of A and {len(lane.differing_b)} of {lane.shards_b} of B"
     )
     print_lines(f"{lane.split}/{lane.source}: {counts} differ")
+    if not lane.is_compared:
+        print_lines("  their documents are not compared: the datasets are of unlike kinds")
+        return
     if lane.is_reordered:
         print_lines("  the same documents, in another order or in other rows")
         return

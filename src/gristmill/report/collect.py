@@ -20,6 +20,7 @@ from gristmill.report.charts import make_bins
 from gristmill.report.model import Bin, LanguageCount, Lengths, Samples, ShownRecord
 from gristmill.report.plain_json import replace_surrogates, show_record
 from gristmill.shards.arrow_stream import read_unchecked_batches
+from gristmill.shards.dataset import open_file
 from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.token_rows import LENGTHS
 
@@ -109,7 +110,8 @@ def _hash(dataset: Dataset, purpose: str, number: int) -> int:
 
 
 def _read_lines(dataset: Dataset, file: StoredFile, wanted: int) -> list[dict[str, Any]]:
-    return list(islice(open_shard(file.copy_below(dataset.folder), "jsonl").rows(), wanted))
+    with open_file(dataset, file) as path:
+        return list(islice(open_shard(path, "jsonl").rows(), wanted))
 
 
 def _make_sample(line: dict[str, Any], max_characters: int) -> ShownRecord:
@@ -203,18 +205,19 @@ def _read_sizes(dataset: Dataset) -> Iterator[tuple[NDArray[np.int64], Iterable[
         return
     has_language = columns.get(_LANGUAGE) in ("string", "large_string")
     for shard in shards[:: max(1, -(-len(shards) // _MAX_SHARDS))]:
-        for batch in read_unchecked_batches(shard.copy_below(dataset.folder), manifest.shard_schema()):
-            if manifest.holds_rows:
-                column = batch.column(LENGTHS)
-                column.validate(full=True)
-                yield column.flatten().to_numpy(zero_copy_only=False).astype(np.int64), ()
-                continue
-            sizes = pc.fill_null(pc.binary_length(batch.column(TEXT)), 0).to_numpy(zero_copy_only=False)
-            names: Iterable[str] = ()
-            if has_language:
-                batch.column(_LANGUAGE).validate(full=True)
-                names = [name for name in batch.column(_LANGUAGE).to_pylist() if name]
-            yield sizes.astype(np.int64), names
+        with open_file(dataset, shard) as path:
+            for batch in read_unchecked_batches(path, manifest.shard_schema()):
+                if manifest.holds_rows:
+                    column = batch.column(LENGTHS)
+                    column.validate(full=True)
+                    yield column.flatten().to_numpy(zero_copy_only=False).astype(np.int64), ()
+                    continue
+                sizes = pc.fill_null(pc.binary_length(batch.column(TEXT)), 0).to_numpy(zero_copy_only=False)
+                names: Iterable[str] = ()
+                if has_language:
+                    batch.column(_LANGUAGE).validate(full=True)
+                    names = [name for name in batch.column(_LANGUAGE).to_pylist() if name]
+                yield sizes.astype(np.int64), names
 
 
 def _read_sizes_of_first_rows(
@@ -223,8 +226,9 @@ def _read_sizes_of_first_rows(
     manifest = dataset.manifest
     schema = dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
     for shard in shards:
-        reader = open_shard(shard.copy_below(dataset.folder), manifest.format, manifest.kind, schema)
-        records = list(islice(reader.rows(), _FIRST_ROWS))
+        with open_file(dataset, shard) as path:
+            reader = open_shard(path, manifest.format, manifest.kind, schema)
+            records = list(islice(reader.rows(), _FIRST_ROWS))
         texts = [text for record in records if isinstance(text := record.get(TEXT), str)]
         names = [name for record in records if isinstance(name := record.get(_LANGUAGE), str)]
         yield np.array([len(text.encode(errors="replace")) for text in texts], np.int64), names

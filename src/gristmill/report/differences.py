@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,8 +18,11 @@ import xxhash
 
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
 from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
+from gristmill.shards.damage import make_damage_error
+from gristmill.shards.dataset import open_file
 from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
+from gristmill.storage.locations import list_files_below, measure_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,6 +77,8 @@ class LaneDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Documents."""
     only_in_b: int = 0
     changed: int = 0
+    is_compared: bool = True
+    """Whether documents were compared; those of datasets of unlike kinds are not."""
     examples_a: list[str] = []
     """Origins of some documents that only A has."""
     examples_b: list[str] = []
@@ -81,7 +87,7 @@ class LaneDifference(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_reordered(self) -> bool:
         """Whether the documents are the same, in another order or in other rows."""
-        return not (self.only_in_a or self.only_in_b or self.changed)
+        return self.is_compared and not (self.only_in_a or self.only_in_b or self.changed)
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +111,9 @@ def find_differences(a: Dataset, b: Dataset, *, max_records: int = 5) -> Differe
     of_a, of_b = a.manifest, b.manifest
     layout = _compare(_describe_layout(of_a), _describe_layout(of_b))
     is_equal = of_a.dataset_hash == of_b.dataset_hash
+    if is_equal:
+        _check_sizes(a)
+        _check_sizes(b)
     lanes = [] if is_equal else list(_compare_lanes(a, b, max_records, reads=not layout or of_a.kind == of_b.kind))
     return Differences(
         equal=is_equal,
@@ -116,6 +125,17 @@ def find_differences(a: Dataset, b: Dataset, *, max_records: int = 5) -> Differe
         versions=_compare(_describe_versions(of_a), _describe_versions(of_b)),
         inputs=_compare(_describe_inputs(of_a), _describe_inputs(of_b)),
     )
+
+
+def _check_sizes(dataset: Dataset) -> None:
+    """Check that every shard is there and whole: manifests alone would call a dataset without its shards equal."""
+    folder = dataset.folder
+    sizes = {} if isinstance(folder, Path) else dict(list_files_below(folder))  # one request for thousands
+    for _, _, shard in dataset.manifest.shards():
+        num_bytes = measure_file(shard.below(folder)) if isinstance(folder, Path) else sizes.get(shard.path)
+        if num_bytes != shard.bytes:
+            problem = "is missing" if num_bytes is None else f"has {num_bytes} bytes, but {shard.bytes} were written"
+            raise make_damage_error(shard.path, problem, folder)
 
 
 def _describe_layout(manifest: Manifest) -> dict[str, Any]:
@@ -170,7 +190,7 @@ def _compare_lanes(a: Dataset, b: Dataset, max_records: int, *, reads: bool) -> 
             match = LaneMatch(LaneDocuments(a, shards_a), LaneDocuments(b, shards_b))
             yield _describe_match(lane, match, max_records)
         else:
-            yield lane
+            yield msgspec.structs.replace(lane, is_compared=False)
 
 
 def _list_other_shards(a: Dataset, b: Dataset) -> Iterator[tuple[LaneDifference, list[Shard], list[Shard]]]:
@@ -202,20 +222,21 @@ class LaneDocuments:
         self._first_rows = _find_first_rows(dataset)
         keys, digests, rows, numbers = array("Q"), array("Q"), array("Q"), array("I")
         for shard in shards:
-            for row, number, origin, content in self._read_documents(shard):
-                keys.append(_hash_origin(origin))
-                digests.append(xxhash.xxh3_64_intdigest(content))
-                rows.append(row)
-                numbers.append(number)
+            with open_file(dataset, shard) as path:
+                for row, number, origin, content in self._read_documents(shard, path):
+                    keys.append(_hash_origin(origin))
+                    digests.append(xxhash.xxh3_64_intdigest(content))
+                    rows.append(row)
+                    numbers.append(number)
         self.keys = _number_copies(np.frombuffer(keys, np.uint64))
         self.digests, self.rows = np.frombuffer(digests, np.uint64), np.frombuffer(rows, np.uint64)
         self.numbers = np.frombuffer(numbers, np.uint32)
 
-    def _read_documents(self, shard: Shard) -> Iterator[tuple[int, int, Mapping[str, int], bytes]]:
+    def _read_documents(self, shard: Shard, path: Path) -> Iterator[tuple[int, int, Mapping[str, int], bytes]]:
         """Yield the row, the number in the row, the origin and the content of each document."""
-        manifest, folder = self.dataset.manifest, self.dataset.folder
+        manifest = self.dataset.manifest
         schema = self.dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
-        records = open_shard(shard.copy_below(folder), manifest.format, manifest.kind, schema).rows()
+        records = open_shard(path, manifest.format, manifest.kind, schema).rows()
         first = self._first_rows[shard.path]
         if manifest.holds_rows:
             for row, record in enumerate(records, first):
@@ -230,7 +251,8 @@ class LaneDocuments:
             return
         side = shard.origins
         if side is not None:
-            origins = open_shard(side.copy_below(folder), "arrow", "documents", ORIGINS_SCHEMA).rows()
+            with open_file(self.dataset, side) as origins_path:
+                origins = open_shard(origins_path, "arrow", "documents", ORIGINS_SCHEMA).rows()
             pairs = ((record, origin[ORIGIN]) for record, origin in zip(records, origins, strict=True))
         else:
             pairs = ((record, record.pop(ORIGIN)) for record in records)

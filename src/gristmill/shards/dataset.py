@@ -65,6 +65,13 @@ def open_dataset(path: str | Location) -> Dataset:
     return Dataset(folder, load_manifest(folder))
 
 
+@contextmanager
+def open_file(dataset: Dataset, file: StoredFile) -> Iterator[Path]:
+    """Give the path of a file of a dataset, of the right size. An error of reading it names the file."""
+    with dataset._name_damage(file):
+        yield dataset._check_size(file)
+
+
 class Dataset:
     """The records of a dataset, in the order of the manifest: split by split, source by source."""
 
@@ -175,8 +182,8 @@ class Dataset:
     def quarantine(self) -> Iterator[dict[str, Any]]:
         """Iterate over quarantined records: origin, step, reason, and the record itself if it was small enough."""
         for file in self.manifest.quarantine.files:
-            with self._name_damage(file):
-                yield from open_shard(self._check_size(file), "jsonl").rows()
+            with open_file(self, file) as path:
+                yield from open_shard(path, "jsonl").rows()
 
     def verify(self) -> Verification:
         """Read the whole dataset and compare it with the manifest."""

@@ -121,9 +121,7 @@ def _open_lines(name: str, dataset: Dataset) -> dict[str, Rows]:
         if files:
             from gristmill.report.view.collections.line_rows import LineRows  # noqa: PLC0415
 
-            collections[f"{name} · {title}"] = LineRows(
-                f"{name} · {title}", [file.copy_below(dataset.folder) for file in files]
-            )
+            collections[f"{name} · {title}"] = LineRows(f"{name} · {title}", dataset, files)
     return collections
 
 

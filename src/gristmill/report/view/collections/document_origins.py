@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.shards.arrow_stream import read_mapped_batches
+from gristmill.shards.dataset import open_file
 from gristmill.shards.formats.shard_format import open_origins
 from gristmill.shards.token_rows import ORIGINS
 
@@ -97,17 +98,16 @@ class DocumentOrigins:
             first += shard.rows
 
     def _read_shard(self, shard: Shard) -> Iterator[tuple[NDArray[np.int64], pa.StructArray]]:
-        manifest, folder = self._dataset.manifest, self._dataset.folder
+        manifest, side = self._dataset.manifest, shard.origins
         first = 0
-        if manifest.holds_rows:
-            for batch in read_mapped_batches(shard.copy_below(folder), manifest.shard_schema()):
-                column = batch.column(ORIGINS)
-                counts = column.value_lengths().to_numpy(zero_copy_only=False)
-                yield np.repeat(np.arange(first, first + len(counts)), counts), column.flatten()
-                first += len(counts)
-            return
-        side = shard.origins
-        path = (side or shard).copy_below(folder)
-        for origins in open_origins(path, manifest.format if side is None else "arrow"):
-            yield np.arange(first, first + len(origins)), origins
-            first += len(origins)
+        with open_file(self._dataset, side or shard) as path:
+            if manifest.holds_rows:
+                for batch in read_mapped_batches(path, manifest.shard_schema()):
+                    column = batch.column(ORIGINS)
+                    counts = column.value_lengths().to_numpy(zero_copy_only=False)
+                    yield np.repeat(np.arange(first, first + len(counts)), counts), column.flatten()
+                    first += len(counts)
+                return
+            for origins in open_origins(path, manifest.format if side is None else "arrow"):
+                yield np.arange(first, first + len(origins)), origins
+                first += len(origins)

@@ -14,15 +14,17 @@ from gristmill.report.view.describe import cut_text, describe_record
 from gristmill.report.view.row_blocks import make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 from gristmill.report.view.text_difference import mark_difference
+from gristmill.shards.dataset import open_file
 from gristmill.shards.formats.shard_format import open_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gristmill.report.view.rows import RowBlock
+    from gristmill.shards.dataset import Dataset
+    from gristmill.shards.manifest import StoredFile
 
 _MAX_LINES = 5000
 _HIDDEN = {"place", "source", "file", "position", "part", "step", "reason", "record", "before", "after"}
@@ -31,9 +33,9 @@ _HIDDEN = {"place", "source", "file", "position", "part", "step", "reason", "rec
 class LineRows(Rows):
     """Quarantined or dropped records, in the order of their sources and reasons."""
 
-    def __init__(self, title: str, files: list[Path]) -> None:
+    def __init__(self, title: str, dataset: Dataset, files: list[StoredFile]) -> None:
         self.title = title
-        lines = [line for path in files for line in islice(open_shard(path, "jsonl").rows(), _MAX_LINES)]
+        lines = [line for file in files for line in _read_lines(dataset, file)]
         self._lines = sorted(lines, key=_name_range)
         self.note = f"Of each file, the first {_MAX_LINES:,} records are shown." if len(lines) >= _MAX_LINES else ""
         names = [_name_range(line) for line in self._lines]
@@ -77,6 +79,11 @@ class LineRows(Rows):
 
     def read_blocks(self, start: int, end: int) -> Iterator[RowBlock]:
         return make_record_blocks(({"text": _show_line(line)} for line in self._lines[start:end]), start)
+
+
+def _read_lines(dataset: Dataset, file: StoredFile) -> Iterator[dict[str, Any]]:
+    with open_file(dataset, file) as path:
+        yield from islice(open_shard(path, "jsonl").rows(), _MAX_LINES)
 
 
 def _name_range(line: dict[str, Any]) -> tuple[str, str]:
