@@ -37,3 +37,6 @@ def test_wrong_use(gristmill, dataset, tmp_path):
     assert "has no kept scores" in gristmill("tune", dataset, fails=2).err
     assert "not STEP.RULE=NUMBER" in gristmill("tune", dataset, "--set", "min_words", fails=2).err
     assert "go together" in gristmill("tune", dataset, "--write", tmp_path / "new.yaml", fails=2).err
+    other = gristmill("tune", dataset, "--recipe", "recipe.yaml", "--write", tmp_path / "new.yaml", fails=2).err
+    assert "another folder" in other
+    assert not (tmp_path / "new.yaml").exists()

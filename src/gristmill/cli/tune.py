@@ -42,6 +42,8 @@ def command(out: str, settings: tuple[str, ...], recipe: str | None, new_recipe:
     changes = [_parse_setting(setting) for setting in settings]
     if (new_recipe is None) != (recipe is None):
         raise UsageError("--write and --recipe go together", help="--recipe RECIPE --write NEW_RECIPE")
+    if recipe is not None and new_recipe is not None:
+        _check_folder(Path(recipe), Path(new_recipe))
     tuning = tune(out, changes)
     if recipe is not None and new_recipe is not None:
         overrides = list_overrides(load_recipe(recipe), changes)
@@ -55,6 +57,15 @@ def command(out: str, settings: tuple[str, ...], recipe: str | None, new_recipe:
         _print_source(source, is_changed=bool(changes))
     if new_recipe is not None:
         print_lines(f"wrote {new_recipe}; next: gristmill run {new_recipe} --update")
+
+
+def _check_folder(recipe: Path, new_recipe: Path) -> None:
+    """Refuse another folder for the new recipe: its paths would lead elsewhere."""
+    if new_recipe.resolve().parent != recipe.resolve().parent:
+        raise UsageError(
+            f"{new_recipe} is in another folder than {recipe}, and the paths in a recipe begin at its folder",
+            help=f"--write {recipe.with_name(new_recipe.name)}",
+        )
 
 
 def _parse_setting(setting: str) -> ThresholdChange:
