@@ -49,6 +49,13 @@ def test_nothing_is_overwritten_and_a_missing_model_is_named(gristmill, examples
     assert "none.model" in gristmill("plan", "recipe.yaml", folder=examples, fails=2).err
 
 
+def test_few_and_damaged_examples_are_told(gristmill, examples):
+    (examples / "few.jsonl").write_text('{"text": "one good document"}\n{"text": null}\n{broken\n')
+    said = gristmill("classifier", "train", "few.jsonl", "bad.jsonl", "--out", "q.model", folder=examples).out
+    assert "2 records are damaged or have no text" in said
+    assert "told apart" not in said
+
+
 def run_with_model(gristmill, folder, step):
     """Run a recipe with one step, and return the documents that are kept with their scores."""
     (folder / "recipe.yaml").write_text(

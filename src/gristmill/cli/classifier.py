@@ -1,5 +1,7 @@
 """`gristmill classifier`: train a classifier of documents from two files of examples."""
 
+import math
+
 import click
 import msgspec
 
@@ -34,5 +36,12 @@ def train(good: str, bad: str, out: str, text: str, epochs: int, max_documents: 
         click.echo(msgspec.json.encode(summary).decode())
         return
     click.echo(f"trained on {summary.num_good:,} good and {summary.num_bad:,} bad documents")
-    click.echo(f"of {summary.num_held_out:,} documents that were held out, {summary.accuracy:.1%} are told apart")
+    if summary.num_unreadable:
+        click.echo(f"warning: {summary.num_unreadable:,} records are damaged or have no text, and were left out")
+    if math.isnan(summary.accuracy):
+        click.echo(
+            "warning: too few documents to hold some of both classes out, so nothing tells how good the model is"
+        )
+    else:
+        click.echo(f"of {summary.num_held_out:,} documents that were held out, {summary.accuracy:.1%} are told apart")
     click.echo(f"wrote {summary.path}; next, in a recipe: quality_model: {{model: {summary.path}, min_score: 0.5}}")

@@ -21,6 +21,7 @@ from gristmill.text.classifiers.linear_model import train_model
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gristmill.core.records import QuarantinedRecord
     from gristmill.steps.read import Read
 
 _HELD_OUT = 0.1
@@ -35,7 +36,9 @@ class ClassifierSummary:
     num_bad: int
     num_held_out: int
     accuracy: float
-    """The mean of the shares of good and of bad examples that are on their side of 0.5."""
+    """The mean of the shares of good and of bad examples that are on their side of 0.5; NaN if a class has none."""
+    num_unreadable: int = 0
+    """The records that were left out: damaged, or without a text."""
 
 
 def train_classifier(
@@ -44,7 +47,8 @@ def train_classifier(
     """Train a classifier on good and bad texts, and write its file. A tenth of the texts, by their hash, tests it."""
     if Path(path).exists():
         raise UsageError(f"{path} already exists", help="choose another name, or remove it")
-    classes = [list(_read_texts(read, max_documents)) for read in (good, bad)]
+    unreadable: list[QuarantinedRecord] = []
+    classes = [list(_read_texts(read, max_documents, unreadable)) for read in (good, bad)]
     training, held_out = [], []
     for texts in classes:
         hashes = hash_texts(0, "classifier", pa.array(texts, TEXT_TYPE))
@@ -58,17 +62,19 @@ def train_classifier(
             scores = model.score(pa.array(texts, TEXT_TYPE))
             shares.append(float(np.mean((scores >= 0.5) == is_good)))
     write_file(path, model.to_bytes(), secrets.token_hex(8))
-    accuracy = sum(shares) / len(shares) if shares else float("nan")
-    return ClassifierSummary(path, len(classes[0]), len(classes[1]), sum(map(len, held_out)), accuracy)
+    accuracy = sum(shares) / 2 if len(shares) == 2 else float("nan")
+    num_held_out = sum(map(len, held_out))
+    return ClassifierSummary(path, len(classes[0]), len(classes[1]), num_held_out, accuracy, len(unreadable))
 
 
-def _read_texts(read: Read, max_documents: int) -> Iterator[str]:
-    """Read the first texts of a source."""
+def _read_texts(read: Read, max_documents: int, unreadable: list[QuarantinedRecord]) -> Iterator[str]:
+    """Read the first texts of a source; adds the records among them that cannot be used to `unreadable`."""
     files = choose_training_files(list_source_files("classifier", read, find_files(read.read), needs_train=False))
     schema = plan_schema(read, files, keeps_record=False)
     num_left = max_documents
     for file in files:
         for cell in open_reader(read, file, schema).read_cells():
+            unreadable += cell.quarantined
             texts = cell.batch.column(TEXT).to_pylist()[:num_left]
             yield from texts
             num_left -= len(texts)
