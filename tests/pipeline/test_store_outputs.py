@@ -120,6 +120,8 @@ def test_the_same_dataset_as_on_a_local_disk(corpus, output, tmp_path, kind):
     assert [file.xxh3 for file in stored.stored_files()] == [file.xxh3 for file in local.stored_files()]
     assert_complete(output, stored)
     assert run(make_recipe(corpus, output, *last, **more)).was_up_to_date
+    leases = [path for path, _ in list_files_below(parse_location(output)) if "/lease/" in path]
+    assert len(leases) == 2, "runs that had nothing to do left files"
 
 
 def test_update_and_overwrite(corpus, output, tmp_path):

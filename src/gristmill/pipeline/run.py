@@ -168,6 +168,7 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
 
         complete_report(plan, manifest, held)
         _keep_signatures(plan, manifest, options, held, None)
+        held.release_old_epochs()  # on a store each run leaves the files of its lease
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_empty_warnings(plan, manifest))
     with Activity(shows=options.progress is not False) as activity:
         compile_ahead(plan, activity.show)
