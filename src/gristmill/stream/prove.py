@@ -85,6 +85,11 @@ def prove(
         for count in counts:
             check_whole_number(name, count, least=least)
     steps = check_whole_number("steps", steps, least=1)
+    if any(shard.is_foreign for lane in stream.lanes for shard in lane.shards):
+        raise UsageError(
+            "a proof compares rows with those in the manifest of a dataset, and files of others have none",
+            help="name the output folder of a run",
+        )
     slow_reader = SlowReader(stream)
     state = stream.state_dict(row=0)
     runs: list[ElasticRun] = []

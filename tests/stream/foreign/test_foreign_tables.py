@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from gristmill.core.errors import SourceChangedError, UsageError
 from gristmill.stream import Stream
 from gristmill.stream.foreign import tables
+from gristmill.stream.prove import prove
 from gristmill.stream.torch import TorchDataset
 from gristmill.text.tokenizers import load_engine
 
@@ -173,6 +174,8 @@ def test_files_that_do_not_fit_are_refused(parquet, saved, tmp_path):
         Stream(str(parquet / "*.parquet"), ids="words", cache=tmp_path / "cache")
     with pytest.raises(UsageError, match="balance needs the attention cost"):
         Stream(str(parquet / "*.parquet"), balance=True, cache=tmp_path / "cache")
+    with pytest.raises(UsageError, match="files of others have none"):
+        prove(Stream(str(parquet / "*.parquet"), cache=tmp_path / "cache"), [1], [0], [2])
     content = bytearray((parquet / "a-0.parquet").read_bytes())
     content[4:24] = bytes(20)  # the header of the first page
     (tmp_path / "damaged.parquet").write_bytes(content)
