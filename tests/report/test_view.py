@@ -371,3 +371,7 @@ def test_a_page_does_not_overwrite_what_it_shows(tmp_path, capsys):
         assert end.value.code == code
     assert path.read_text() == '{"text": "only"}\n'
     assert "holds 1 row\n" in capsys.readouterr().out
+    (tmp_path / "a.tar").write_bytes(b"no tar" * 900)
+    with pytest.raises(SystemExit):
+        main(["view", str(tmp_path / "a.tar"), "--save", str(tmp_path / "b.html")])
+    assert "note: a.tar is damaged" in capsys.readouterr().out

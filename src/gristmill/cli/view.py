@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gristmill.cli.printing import to_one_line
 from gristmill.cli.tables import print_lines
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_count
@@ -44,6 +45,8 @@ def command(paths: tuple[str, ...], port: int, save: str | None, chosen: str, *,
         numbers = list(range(min(10, num_rows))) if default else parse_numbers(chosen, num_rows)
         write_file(Path(save), make_saved_page(rows, numbers).encode(errors="backslashreplace"), "view")
         print_lines(f"{save} holds {format_count(len(numbers), 'row')}")
+        if rows.note:
+            print_lines(f"note: {to_one_line(rows.note)}")
         return
     if tty:
         if os.environ.get("TERM") == "dumb":
