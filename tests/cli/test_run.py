@@ -132,3 +132,4 @@ def test_quiet_says_one_line_and_verbose_all_there_is(gristmill, project):
     assert "length" in verbose.out
     assert len(verbose.out) > len(quiet.out)
     assert "contradict" in gristmill(*command, "-q", "-v", fails=2).err
+    assert "--monitor web" in gristmill(*command, "--monitor-port", "8000", fails=2).err

@@ -127,6 +127,8 @@ def command(
     """
     if quiet and monitor is not None:
         raise UsageError("--quiet and --monitor contradict each other")
+    if monitor_port and monitor != "web":
+        raise UsageError("--monitor-port is the port of a page", help="add --monitor web")
     if quiet and verbose:
         raise UsageError("--quiet and --verbose contradict each other")
     if (debug or use_pdb) and (quiet or as_json):
