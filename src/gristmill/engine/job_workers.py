@@ -332,6 +332,8 @@ def _make_setup_error(worker: PooledWorker, event: Died) -> BaseException:
             add_note(error, f"in the worker:\n{worker.setup_error.traceback.rstrip()}")
         return error
     hint = 'check what setup and the imports of the function do; backend="serial" runs them in this process'
+    if event.out_of_memory:
+        hint = "free memory on the machine, or use fewer workers; the same call or command may then succeed"
     error = SetupError(f"the worker {event.cause} while it was being set up", help=hint, signal=event.signal)
     if event.crash_text:
         error.add_note(f"in the worker:\n{event.crash_text.rstrip()}")

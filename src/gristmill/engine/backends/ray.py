@@ -12,6 +12,7 @@ import itertools
 import json
 import queue
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,11 @@ _MORE_MEMORY = 1.5
 
 @dataclass(slots=True, kw_only=True)
 class RaySettings:
-    """The settings of a run on a cluster. They may change until its first worker is started."""
+    """The settings of a run on a cluster. New workers are started with what holds then."""
 
     address: str | None = None
     worker_bytes: int = 0
-    """The memory that Ray reserves for each worker; 0: none."""
+    """The memory that Ray reserves for each worker; 0: none. It grows when memory runs out, also for later jobs."""
     job_stem: Location | None = None
     """The beginning of paths that all nodes reach, for jobs that are too large for messages."""
 
@@ -66,7 +67,6 @@ class RayBackend:
     def __init__(self, settings: RaySettings | None = None) -> None:
         self._settings = settings or RaySettings()
         cluster.connect(self._settings.address)
-        self._worker_bytes = self._settings.worker_bytes
         self._numbers = itertools.count(1)
         self._workers: dict[RayWorker, None] = {}
         self._agents: dict[str, Actor] = {}
@@ -85,7 +85,7 @@ class RayBackend:
         """Start an actor, spread over the nodes, or on one of them as long as it is there."""
         reference = cluster.start_actor(
             num_cpus=1,
-            num_bytes=self._worker_bytes,
+            num_bytes=self._settings.worker_bytes,
             environment={**STEADY_HEAP, **ONE_THREAD},
             node=node,
             is_bound=False,
@@ -156,15 +156,27 @@ class RayBackend:
             self._job = (spec, JobFile(location, sha256))
         return self._job[1]
 
-    def _find_agent(self, worker: RayWorker) -> Actor:
-        assert worker.node is not None
-        agent = self._agents.get(worker.node)
+    def _find_agent(self, node: str) -> Actor:
+        agent = self._agents.get(node)
         if agent is None:
-            reference = cluster.start_actor(num_cpus=0, num_bytes=0, environment={}, node=worker.node, is_bound=True)
+            reference = cluster.start_actor(num_cpus=0, num_bytes=0, environment={}, node=node, is_bound=True)
             agent = Actor(self, reference, "gristmill.engine.ray_workers.actor_worker:NodeAgent")
             agent.describe(lambda answer: [])  # noqa: ARG005  (it runs on a node that a worker has described)
-            self._agents[worker.node] = agent
+            agent.on_memory_kill = partial(self._replace_agent, node, agent)
+            self._agents[node] = agent
         return agent
+
+    def _replace_agent(self, node: str, dead: Actor) -> None:
+        """Start another agent for one that was killed for lack of memory.
+
+        At once, because Ray kills the newest process first: the next one to be killed is then a worker.
+        """
+        if self._agents.get(node) is dead:
+            del self._agents[node]
+            agent = self._find_agent(node)
+            for worker in self._workers:
+                if worker.node == node:
+                    worker.be_watched_by(agent)
 
     def _take_answers(self, timeout: float) -> None:
         try:
@@ -203,10 +215,18 @@ class RayBackend:
         if event.is_blameless and worker.node is not None:
             self._agents.pop(worker.node, None)
         if event.out_of_memory and worker.node is not None:
-            # The first time the scheduler starts no other worker in its place. If that was not enough, each needs more.
-            self._memory_kills[worker.node] = self._memory_kills.get(worker.node, 0) + 1
-            if self._memory_kills[worker.node] > 1:
-                self._worker_bytes = int(self._worker_bytes * _MORE_MEMORY)
+            self._reserve_more(worker, worker.node)
+
+    def _reserve_more(self, killed: RayWorker, node: str) -> None:
+        """After the second kill on a node that workers share, have Ray reserve more memory for each new one.
+
+        The first time the scheduler starts no other worker in its place. A worker that was alone had all there was.
+        """
+        self._memory_kills[node] = self._memory_kills.get(node, 0) + 1
+        if self._memory_kills[node] > 1 and any(worker.node == node for worker in self._workers):
+            num_used = killed.remote_use.memory_bytes if killed.remote_use is not None else 0
+            wanted = max(int(self._settings.worker_bytes * _MORE_MEMORY), num_used)
+            self._settings.worker_bytes = min(wanted, cluster.find_most_memory())
 
     def _check_placement(self) -> None:
         """Raise `ClusterError` if there are only workers that Ray has not placed for a minute."""
@@ -215,7 +235,7 @@ class RayBackend:
         elif monotonic() - self._unplaced_since > _SCHEDULE_SECONDS:
             raise ClusterError(
                 f"no worker could be placed for {_SCHEDULE_SECONDS:g} s: "
-                f"{cluster.describe_demand(1, self._worker_bytes)}",
+                f"{cluster.describe_demand(1, self._settings.worker_bytes)}",
                 help="ray status shows what the cluster is busy with; the same command resumes",
             )
 

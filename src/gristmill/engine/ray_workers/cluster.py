@@ -90,6 +90,12 @@ def list_nodes() -> dict[str, str]:
     }
 
 
+def find_most_memory() -> int:
+    """Find the memory of the node that has most of it, as Ray counts it: no worker can be given more."""
+    nodes = _import_ray().nodes()
+    return max((int(node["Resources"].get("memory", 0)) for node in nodes if node["Alive"]), default=0)
+
+
 def describe_demand(num_cpus: float, num_bytes: int) -> str:
     """Describe what a worker needs and what the cluster has, for an error."""
     ray = _import_ray()

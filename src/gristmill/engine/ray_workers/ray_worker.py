@@ -33,6 +33,12 @@ _UNAVAILABLE_SECONDS = 60.0
 _ASK_AGAIN_SECONDS = 1.0
 _AUTOPSY_SECONDS = 20.0
 """How long the agent of a node may take to say how a worker ended; then the node counts as lost."""
+_MEMORY_CAUSE = "was killed because memory ran out"
+
+
+def is_memory_kill(error: BaseException | None) -> bool:
+    """Whether Ray ended an actor because the memory of its node ran out."""
+    return isinstance(error, cluster.list_errors().OutOfMemoryError) or "running low on memory" in str(error)
 
 
 class Owner(Protocol):
@@ -53,6 +59,9 @@ class Owner(Protocol):
 
 class Actor:
     """An actor and its numbered calls. A call that was lost on the way is asked again under its number."""
+
+    on_memory_kill: Callable[[], None] | None = None
+    """Called when an answer says that the actor was killed because memory ran out."""
 
     def __init__(self, backend: Owner, reference: Any, serves: str) -> None:
         self._backend = backend
@@ -82,6 +91,8 @@ class Actor:
             if isinstance(answer.exception(), cluster.list_errors().ActorUnavailableError) and monotonic() < give_up_at:
                 self._backend.call_later(_ASK_AGAIN_SECONDS, partial(self._send, numbered, on_answer, give_up_at))
                 return []
+            if self.on_memory_kill is not None and is_memory_kill(answer.exception()):
+                self.on_memory_kill()
             return on_answer(answer)
 
         self._backend.submit(self.reference.call.remote(numbered), examine)
@@ -92,11 +103,11 @@ class RayWorker:
 
     pid = None
 
-    def __init__(self, backend: Owner, number: int, actor: Actor, agent_of: Callable[[RayWorker], Actor]) -> None:
+    def __init__(self, backend: Owner, number: int, actor: Actor, find_agent: Callable[[str], Actor]) -> None:
         self._backend = backend
         self._number = number
         self._actor = actor
-        self._agent_of = agent_of
+        self._find_agent = find_agent
         self._agent: Actor | None = None
         self._unsent: deque[bytes] = deque()
         """Messages that wait until the node was checked."""
@@ -188,6 +199,13 @@ class RayWorker:
         if not self._num_pending:
             self._backend.add_event(self._end("was killed"))
 
+    def be_watched_by(self, agent: Actor) -> None:
+        """Have an agent watch the worker, from now on or in place of one that has died."""
+        self._agent = agent
+        description = self._actor.description
+        request = {"verb": "watch", "pid": description["pid"], "recording": description["recording"]}
+        agent.call(json.dumps(request).encode(), self._on_watched)
+
     def _enqueue(self, segments: list[Buffer]) -> int:
         message = b"".join(segments)
         if self._agent is not None:
@@ -206,10 +224,7 @@ class RayWorker:
         if answer.exception() is not None:
             return self._on_error(answer.exception())
         self._actor.read_description(answer)
-        self._agent = self._agent_of(self)
-        description = self._actor.description
-        request = {"verb": "watch", "pid": description["pid"], "recording": description["recording"]}
-        self._agent.call(json.dumps(request).encode(), self._on_watched)
+        self.be_watched_by(self._find_agent(self._actor.description["node"]))
         while self._unsent:
             self._call(self._unsent.popleft())
         return []
@@ -254,40 +269,37 @@ class RayWorker:
             raise ClusterError(f"no worker can be started: {error}") from error
         if isinstance(error, errors.RayTaskError):
             raise ClusterError(f"{self.name} failed: {error}", help="this is an error of Gristmill") from error
-        text = str(error)
-        is_out_of_memory = isinstance(error, errors.OutOfMemoryError) or "memory monitor" in text
-        if getattr(error, "preempted", False) or "node died" in text.lower() or self._agent is None:
-            return [self._end("was lost with its node", is_blameless=True)]
+        out_of_memory = is_memory_kill(error)
+        if getattr(error, "preempted", False) or "node died" in str(error).lower() or self._agent is None:
+            return [self._end_unseen(out_of_memory=out_of_memory)]
         self._is_stopping = True  # errors of its other calls say the same
-        lost = self._end_later(is_out_of_memory=is_out_of_memory)
         request = {"verb": "end", "pid": self._actor.description["pid"]}
-        self._agent.call(json.dumps(request).encode(), lost)
-        self._backend.call_later(_AUTOPSY_SECONDS, self._give_up_on_agent)
+        self._agent.call(json.dumps(request).encode(), self._end_later(out_of_memory=out_of_memory))
+        self._backend.call_later(_AUTOPSY_SECONDS, partial(self._give_up_on_agent, out_of_memory=out_of_memory))
         return []
 
-    def _end_later(self, *, is_out_of_memory: bool) -> Callable[[Future[bytes]], list[Event]]:
+    def _end_later(self, *, out_of_memory: bool) -> Callable[[Future[bytes]], list[Event]]:
         def report(answer: Future[bytes]) -> list[Event]:
             if self.has_ended:
                 return []
             if answer.exception() is not None:
-                return [self._end("was lost with its node", is_blameless=True)]
+                return [self._end_unseen(out_of_memory=out_of_memory or is_memory_kill(answer.exception()))]
             autopsy = json.loads(answer.result())
-            out_of_memory = is_out_of_memory or autopsy["out_of_memory"]
-            return [
-                self._end(
-                    "was killed because memory ran out" if out_of_memory else "died",
-                    item=autopsy["item"],
-                    position=autopsy["position"],
-                    crash_text=autopsy["crash_text"],
-                    out_of_memory=out_of_memory,
-                )
-            ]
+            autopsy["out_of_memory"] |= out_of_memory
+            return [self._end(_MEMORY_CAUSE if autopsy["out_of_memory"] else "died", **autopsy)]
 
         return report
 
-    def _give_up_on_agent(self) -> None:
+    def _give_up_on_agent(self, *, out_of_memory: bool) -> None:
         if not self.has_ended:
-            self._backend.add_event(self._end("was lost with its node", is_blameless=True))
+            self._backend.add_event(self._end_unseen(out_of_memory=out_of_memory))
+
+    def _end_unseen(self, *, out_of_memory: bool) -> Died:
+        """End without an agent that saw it: the node was lost, unless memory ran out and both were killed for it."""
+        if not out_of_memory:
+            return self._end("was lost with its node", is_blameless=True)
+        _, item, position = self.current() or (0.0, -1, -1)
+        return self._end(_MEMORY_CAUSE, item=item, position=position, out_of_memory=True)
 
     def _end(self, cause: str, **facts: Any) -> Died:
         self.has_ended = True
