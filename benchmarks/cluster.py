@@ -285,7 +285,7 @@ def main() -> None:
     simulation.add_argument("--workers", type=int, default=10_000)
     simulation.add_argument("--tasks", type=int, default=1_000_000)
     comparison = commands.add_parser("ray")
-    comparison.add_argument("--megabytes", type=int, default=64)
+    comparison.add_argument("--megabytes", type=int, default=512, help="enough that starting does not count")
     comparison.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
     store = commands.add_parser("store")
     store.add_argument("--megabytes", type=int, default=96)
