@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from gristmill_testing.streams import ids_of
 
+from gristmill.core.errors import RemoteStoreError
+from gristmill.storage.stores import requests
 from gristmill.stream import Stream
 
 
@@ -90,3 +92,9 @@ def test_parquet_on_a_web_server(packed, web, tmp_path):
         ] == [[1, 2], [3], [4, 5, 6]]
     finally:
         (packed / "a.parquet").unlink()
+
+
+def test_a_server_that_cannot_be_reached_when_its_file_system_is_opened(monkeypatch):
+    monkeypatch.setattr(requests, "FIRST_WAIT_SECONDS", 0.001)
+    with pytest.raises(RemoteStoreError, match="cannot be reached"):
+        Stream("ftp://127.0.0.1:1/out")

@@ -48,6 +48,8 @@ class FsspecStore:
             raise UsageError(
                 f"{redact(url)}: {error}", help="use a local path or a URL that fsspec knows, such as s3://…"
             ) from error
+        except OSError:  # some file systems connect when they are opened
+            self._fs, self.opened_key = ask_store(url, lambda: fsspec.core.url_to_fs(url))
 
     def url(self, key: str) -> str:
         return cast("str", self._fs.unstrip_protocol(key))
