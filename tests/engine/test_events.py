@@ -10,6 +10,7 @@ import pytest
 from gristmill_testing.watching import count_and_sign, open_files
 
 import gristmill as gm
+from gristmill.core.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -146,3 +147,11 @@ def test_lines_are_whole_when_two_jobs_share_a_file(path):
 def test_path_may_be_a_string(path):
     gm.parallel_map(abs, [1], backend="serial", progress=gm.EventLog(str(path)))
     assert names(path)[-1] == "job_ended"
+
+
+def test_another_file_is_left_alone(path):
+    manifest = '{\n  "kind": "tokens"\n}\n'
+    path.write_text(manifest)
+    with pytest.raises(UsageError, match="is not a log of events"):
+        gm.parallel_map(abs, [-1], backend="serial", progress=gm.EventLog(path))
+    assert path.read_text() == manifest

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gristmill.core.errors import UsageError
 from gristmill.storage.line_log import LineLog
 
 if TYPE_CHECKING:
     import os
+
+_MAX_LINE_BYTES = 1 << 20
 
 
 class EventLog:
@@ -32,6 +37,7 @@ class EventLog:
     def write(self, event: str, **fields: object) -> None:
         """Append one event. The file is opened at the first one."""
         if self._log is None:
+            _refuse_other_file(Path(self.path))
             self._log = LineLog(self.path)
         self._log.append({"time": round(time.time(), 3), "event": event, **fields})
 
@@ -40,3 +46,17 @@ class EventLog:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _refuse_other_file(path: Path) -> None:
+    """Raise an error if the file holds something else than JSON lines: lines of events would damage it."""
+    if not path.is_file():  # nothing yet, a pipe, a terminal
+        return
+    with path.open("rb") as file:
+        first_line = file.readline(_MAX_LINE_BYTES)
+    try:
+        is_log = not first_line or isinstance(json.loads(first_line), dict)
+    except ValueError:
+        is_log = False
+    if not is_log:
+        raise UsageError(f"{path} is not a log of events", help="choose another path: nothing was written")
