@@ -1,6 +1,9 @@
 """Streams from stores of fsspec: the memory of the process, `file://`, and a web server that serves ranges."""
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -98,3 +101,22 @@ def test_a_server_that_cannot_be_reached_when_its_file_system_is_opened(monkeypa
     monkeypatch.setattr(requests, "FIRST_WAIT_SECONDS", 0.001)
     with pytest.raises(RemoteStoreError, match="cannot be reached"):
         Stream("ftp://127.0.0.1:1/out")
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path):
+    code = """
+from gristmill.core.errors import RemoteStoreError
+from gristmill.storage.stores import requests
+from gristmill.stream import Stream
+
+requests.FIRST_WAIT_SECONDS = 0.001
+for url in ("hf://datasets/a/b", "hf://datasets/a/b/*.parquet", "hf://datasets/a/b/0.tar"):
+    try:
+        Stream(url)
+    except RemoteStoreError as error:
+        print(error)
+"""
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:1", "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert output.count("cannot be reached") == output.count("`hf download`") == 3

@@ -52,11 +52,12 @@ class FsspecStore:
             self._fs, self.opened_key = ask_store(url, lambda: fsspec.core.url_to_fs(url))
 
     def url(self, key: str) -> str:
+        if self._protocol == "hf":  # some versions of its own function ask the Hub
+            return f"hf://{key}"
         return cast("str", self._fs.unstrip_protocol(key))
 
     def head(self, key: str) -> StoredObject:
-        self._fs.invalidate_cache(key)
-        info = ask_store(self.url(key), lambda: self._fs.info(key))
+        info = ask_store(self.url(key), partial(self._find_info, key))
         if info["type"] == "directory":
             raise FileNotFoundError(f"{self.url(key)} is a folder")
         return self._to_object(info)
@@ -121,6 +122,10 @@ class FsspecStore:
 
     def abort_uploads(self, prefix: str) -> list[str]:  # noqa: ARG002
         return []
+
+    def _find_info(self, key: str) -> dict[str, Any]:
+        self._fs.invalidate_cache(key)  # this asks the Hub too
+        return cast("dict[str, Any]", self._fs.info(key))
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
         self._fs.invalidate_cache(folder)
