@@ -10,6 +10,7 @@ from gristmill_testing.reports import read_without_times
 
 import gristmill as gm
 from gristmill import steps
+from gristmill.cli.main import main
 from gristmill.core.errors import UsageError
 from gristmill.report.charts import make_bins
 from gristmill.report.model import Report, make_schema
@@ -72,6 +73,31 @@ def test_a_report_that_is_missing_is_made_by_the_next_run(tmp_path):
     assert load_report(tmp_path / "out").run == times
     gm.run(make_recipe(tmp_path, report={"samples": 3}), backend="serial", progress=False)
     assert load_report(tmp_path / "out").samples.wanted == 3
+
+
+@pytest.mark.parametrize("damage", ["lost", "unreadable"])
+def test_records_are_not_shown_because_a_report_is_lost(tmp_path, capsys, damage):
+    gm.run(make_recipe(tmp_path, report={"samples": 0}), backend="serial", progress=False)
+    path = tmp_path / "out/report.json"
+
+    def report(*options):
+        with pytest.raises(SystemExit) as ended:
+            main(["report", str(tmp_path / "out"), *options])
+        assert ended.value.code == 0
+        return load_report(tmp_path / "out").samples.num_records, capsys.readouterr().out
+
+    if damage == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(b'{"samples": ')
+    num_records, printed = report()
+    assert num_records == 0
+    assert "--samples 12" in printed
+    assert "document 2" not in (tmp_path / "out/report.html").read_text()
+    assert report("--samples", "3")[0] == 3
+    num_records, printed = report()
+    assert num_records == 3
+    assert "--samples" not in printed
 
 
 def test_an_error_in_the_report_costs_no_dataset(tmp_path, monkeypatch, caplog):

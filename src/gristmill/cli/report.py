@@ -16,7 +16,7 @@ from gristmill.shards.report import REPORT, REPORT_PAGE, encode_report
 @click.option(
     "--samples",
     type=click.IntRange(min=0, max=MAX_SAMPLES),
-    help=f"Records of each kind to show; 0: none. Default: as in the report that is there, else {DEFAULT_SAMPLES}.",
+    help="Records of each kind to show; 0: none. Default: as in the report that is there; none if it cannot be read.",
 )
 @json_option
 def command(out: str, samples: int | None, *, as_json: bool) -> None:
@@ -26,8 +26,11 @@ def command(out: str, samples: int | None, *, as_json: bool) -> None:
     """
     dataset = open_dataset(out)
     old = load_report(dataset.folder)
+    wanted = old.samples.wanted if old is not None and old.samples is not None else None
+    # What nobody asked for is not shown: the recipe may have forbidden it with `samples: 0`.
+    is_unknown = samples is None and wanted is None
     if samples is None:
-        samples = old.samples.wanted if old is not None and old.samples is not None else DEFAULT_SAMPLES
+        samples = wanted or 0
     run = old.run if old is not None and old.dataset_hash == dataset.manifest.dataset_hash else None
     report = write_report(dataset.folder, dataset.manifest, "report", samples=samples, run=run, reads_store=True)
     if as_json:
@@ -37,3 +40,8 @@ def command(out: str, samples: int | None, *, as_json: bool) -> None:
     size = format_bytes(report.page.bytes) if report.page is not None else ""
     print_lines(f"{dataset.folder / REPORT_PAGE}: {size}, holds {format_count(num_records, 'record')} of the data")
     print_lines(f"{dataset.folder / REPORT}: all numbers")
+    if is_unknown:
+        print_lines(
+            "no records are shown: no earlier report says how many are wanted. "
+            f"For up to {DEFAULT_SAMPLES} of each kind: --samples {DEFAULT_SAMPLES}"
+        )
