@@ -120,3 +120,8 @@ def test_damage_is_named(tmp_path, capsys):
     shard.unlink()
     with pytest.raises(DamagedDatasetError, match="is missing"):
         find_differences(a, same)
+    for options in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["diff", str(tmp_path / "a"), str(tmp_path / "same"), *options])
+        assert ended.value.code == 2  # 1 would say that they differ
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 2

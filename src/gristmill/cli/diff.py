@@ -26,7 +26,8 @@ _MAX_LINES = 10
 def command(a: str, b: str, num_records: int, *, as_json: bool) -> None:
     """Compare the datasets in A and B: shards, then records, then tokens, then recipes, versions and inputs.
 
-    Exits with 0 if they hold the same bytes in the same order, and with 1 if not. Only shards that differ are read.
+    Exits with 0 if they hold the same bytes in the same order, with 1 if not, and with 2 for an error, such as a
+    damaged dataset. Only shards that differ are read.
     """
     differences = find_differences(open_dataset(a), open_dataset(b), max_records=num_records)
     if as_json:

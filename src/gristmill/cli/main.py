@@ -1,7 +1,7 @@
 """The `gristmill` command: a table of commands, each imported only when it is run.
 
 `--help` prints the summaries of the table, so it imports click and nothing else, however heavy the commands are.
-Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
+Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated. For `diff`, 1 is an answer, and 2 any error.
 """
 
 import json
@@ -130,10 +130,11 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     # Decided before click parses the words: its usage errors are reported as JSON, too.
     report = _report_as_json if "--json" in words else _report
+    failed = 2 if words[:1] == ["diff"] else 1
     try:
         return command_line.main(arguments, prog_name="gristmill", standalone_mode=False) or 0
     except GristmillError as error:
-        return report(error, 2 if isinstance(error, UsageError) else 1)
+        return report(error, 2 if isinstance(error, UsageError) else failed)
     except (click.Abort, KeyboardInterrupt):  # the first is click's form of the second
         click.echo("interrupted", err=True)
         return 128 + signal.SIGINT
@@ -144,11 +145,11 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return report(error, error.exit_code)
     except BrokenPipeError:  # `gristmill inspect out | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return failed
     except OSError as error:
-        return report(error, 1)
+        return report(error, failed)
     except MemoryError as error:
-        return report(click.ClickException(f"out of memory: {error}"), 1)
+        return report(click.ClickException(f"out of memory: {error}"), failed)
     except _Terminated:
         click.echo("terminated", err=True)
         return 128 + signal.SIGTERM
