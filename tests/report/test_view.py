@@ -22,6 +22,7 @@ from gristmill_testing.reports import EVIL
 import gristmill as gm
 from gristmill import steps
 from gristmill.cli.main import main
+from gristmill.core.errors import UsageError
 from gristmill.pipeline.inspecting.viewing import open_collections
 from gristmill.report.view.rows import count_rows
 from gristmill.report.view.server import Viewer
@@ -360,6 +361,13 @@ def test_a_browser_that_goes_elsewhere_leaves_no_traceback(serve, web, capfd):
     assert ask(viewer, "http://[::1/")[0] == 403
     assert ask(viewer, f"/{viewer.token}/info")[0] == 200
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [-1, 10_001])
+def test_a_cell_of_a_notebook_holds_a_sensible_number_of_rows(tmp_path, rows):
+    (tmp_path / "a.jsonl").write_text('{"text": "only"}\n')
+    with pytest.raises(UsageError, match="rows must be from 0 to 10,000"):
+        gm.view(tmp_path / "a.jsonl", rows=rows)
 
 
 def test_a_page_does_not_overwrite_what_it_shows(tmp_path, capsys):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _NUM_POINTS = 60
 _POINT_ROWS = 2048
 _MAX_STEP_ROWS = 10_000
+_MAX_CELL_ROWS = 10_000
 
 
 class StreamSteps:
@@ -131,7 +132,8 @@ def view(*paths: str | os.PathLike[str], rows: int = 5, port: int = 0) -> View:
     Args:
         paths: Outputs of runs, or raw JSONL, Parquet, Arrow and tar files. What differs between two datasets is shown
             side by side.
-        rows: The number of rows in the cell of a notebook. They are part of the cell, so they need no server.
+        rows: The number of rows in the cell of a notebook, at most 10,000. They are part of the cell, so they need no
+            server.
         port: The port of the server. 0: any free one.
 
     Returns:
@@ -141,4 +143,6 @@ def view(*paths: str | os.PathLike[str], rows: int = 5, port: int = 0) -> View:
 
     if not paths:
         raise UsageError("there is nothing to view", help='for example gm.view("out")')
+    if not 0 <= rows <= _MAX_CELL_ROWS:
+        raise UsageError(f"rows must be from 0 to {_MAX_CELL_ROWS:,}, not {rows:,}", help="the address shows all rows")
     return View(open_collections(paths), rows, port)
