@@ -127,6 +127,8 @@ def command(
     """
     if quiet and monitor is not None:
         raise UsageError("--quiet and --monitor contradict each other")
+    if (debug or use_pdb) and monitor is not None:
+        raise UsageError("--debug shows records: there is no progress to monitor", help="use only one of them")
     if monitor_port and monitor != "web":
         raise UsageError("--monitor-port is the port of a page", help="add --monitor web")
     if quiet and verbose:

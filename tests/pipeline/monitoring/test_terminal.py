@@ -93,7 +93,9 @@ def test_ctrl_c_restores_the_terminal(project):
         assert "finished work is kept" in screen.text
 
 
-@pytest.mark.parametrize("words", [["--monitor=x"], ["--monitor", "--quiet"], ["--monitor-port", "70000"]])
+@pytest.mark.parametrize(
+    "words", [["--monitor=x"], ["--monitor", "--quiet"], ["--monitor-port", "70000"], ["--debug", "--monitor"]]
+)
 def test_wrong_use(words):
     error = CliRunner().invoke(command, ["recipe.yaml", *words], standalone_mode=False).exception
     assert isinstance(error, (UsageError, click.UsageError))
