@@ -13,6 +13,7 @@ from gristmill.core.errors import DamagedDatasetError, StalledError, UsageError
 from gristmill.pipeline.monitoring.run_status import describe_slowest, read_status
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.stages.run_status import ProgressWatch
+from gristmill.shards.dataset import open_dataset
 
 
 @pytest.fixture
@@ -117,7 +118,15 @@ def test_a_stall_is_told_once_and_again_after_progress(tmp_path, caplog):
 def test_folders_without_a_status(tmp_path):
     with pytest.raises(UsageError, match="neither a run nor a dataset"):
         read_status(tmp_path)
+    with pytest.raises(UsageError, match="neither a run nor a dataset"):
+        read_status(tmp_path / "none")
     (tmp_path / ".gristmill").mkdir()
+    with pytest.raises(UsageError, match=r"a run was started in .* no status yet") as raised:
+        read_status(tmp_path)
+    assert "the same command resumes" in raised.value.help
+    with pytest.raises(UsageError, match="unfinished run") as raised:
+        open_dataset(tmp_path)
+    assert f"gristmill status {tmp_path}" in raised.value.help
     (tmp_path / ".gristmill/status.json").write_text('{"run": 3}')
     with pytest.raises(DamagedDatasetError, match=r"status\.json cannot be read"):
         read_status(tmp_path)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.pipeline.work_folder import STATUS
+from gristmill.pipeline.work_folder import STATUS, WORK_FOLDER
 from gristmill.shards.manifest import MANIFEST
+from gristmill.storage.locations import list_names
 
 if TYPE_CHECKING:
     from gristmill.storage.locations import Location
@@ -138,6 +139,11 @@ def read_status(output: Location) -> RunStatus | None:
     except FileNotFoundError:
         if (output / MANIFEST).exists():
             return None
+        if output.is_dir() and WORK_FOLDER in list_names(output):
+            raise UsageError(
+                f"a run was started in {output}, and has written no status yet, or was stopped before it did",
+                help="ask again in some seconds; the same command resumes a run that was stopped",
+            ) from None
         raise UsageError(
             f"{output} holds neither a run nor a dataset", help="name the output folder of a run"
         ) from None
