@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,8 +23,21 @@ if TYPE_CHECKING:
 
 EMPTY = "empty"
 """The reason for dropping pages without text."""
+TOO_DEEP = "too_deep"
+"""The reason for dropping pages whose elements are nested deeper than `MAX_DEPTH`."""
+MAX_DEPTH = 1000
+"""The time of the extractor grows with the square of the depth: a second at 8,000. Chromium keeps 512 levels."""
+_REASONS = (EMPTY, TOO_DEEP)
 _CONTENT_TYPE = "content_type"
 _TAG = r"<[a-zA-Z!/][^>]*>|&[#a-zA-Z][a-zA-Z0-9]{1,8};"
+_ELEMENT = re.compile(r"<(\\?/)?([a-zA-Z][a-zA-Z0-9-]*)")  # scripts write <\/div>
+_NEVER_NESTED = frozenset(  # empty, or closed by the next of their kind
+    re.findall(
+        "[a-z]+",
+        "a area base body br button col colgroup dd dt embed head hr html img input li link meta nobr optgroup option "
+        "p param rp rt source tbody td tfoot th thead tr track wbr",
+    )
+)
 
 
 class Html(LocalStep, tag="html", frozen=True, kw_only=True):
@@ -31,7 +46,7 @@ class Html(LocalStep, tag="html", frozen=True, kw_only=True):
     By default only the main content: no menus, headers, footers and cookie banners. Entities are decoded; lists keep
     their bullets and paragraphs their blank lines, unless `formatting` is false. Texts without a tag stay as they are,
     and so do records whose column `content_type` says that they are plain text. Pages without text are dropped as
-    `empty`.
+    `empty`, and those with more than 1,000 elements inside each other as `too_deep`.
 
     >>> from gristmill.core.sample_batches import documents, texts
     >>> page = "<html><body><nav>Home</nav><main><p>Bread &amp; butter</p></main></body></html>"
@@ -81,13 +96,17 @@ class HtmlKernel:
             types = batch.column(_CONTENT_TYPE).to_pylist()
             is_html &= np.array([kind != "text/plain" for kind in types], np.bool_)
         values = texts.to_pylist()
+        codes = np.zeros(len(values), np.uint8)
         for row in np.flatnonzero(is_html).tolist():
+            if is_too_deep(values[row]):
+                codes[row] = 2
+                continue
             values[row] = self.extract(values[row])
-        codes = np.array([not (value or "").strip() for value in values], np.bool_) & is_html
-        dropped = count_dropped(codes.astype(np.uint8), (EMPTY,))
+            codes[row] = not values[row].strip()
+        dropped = count_dropped(codes, _REASONS)
         column = pa.array(values, texts.type)
         if dropped:  # a filter copies all pages
-            is_kept = pa.array(~codes)
+            is_kept = pa.array(codes == 0)
             batch, column = batch.filter(is_kept), column.filter(is_kept)
         extracted, quarantined = put_columns(self._step, batch, {TEXT: column})
         return StepResult(
@@ -95,8 +114,8 @@ class HtmlKernel:
             dropped,
             quarantined=quarantined,
             counters={"pages": int(np.count_nonzero(is_html))} if is_html.any() else {},
-            codes=codes.astype(np.uint8),
-            reasons=(EMPTY,),
+            codes=codes,
+            reasons=_REASONS,
         )
 
     def extract(self, page: str) -> str:
@@ -110,6 +129,30 @@ class HtmlKernel:
             links=step.links,
         )
         return text
+
+
+def is_too_deep(page: str) -> bool:
+    """Whether more than `MAX_DEPTH` elements of a page are open at once, by its tags alone.
+
+    >>> is_too_deep("<div>" * 1001), is_too_deep("<p>" * 1001), is_too_deep("<b>x</b>" * 1001)
+    (True, False, False)
+    """
+    if page.count("<") - page.count("</") <= MAX_DEPTH:
+        return False
+    depth, num_open = 0, Counter[str]()
+    for closes, tag in _ELEMENT.findall(page):
+        name = tag.lower()
+        if name in _NEVER_NESTED:
+            continue
+        if not closes:
+            num_open[name] += 1
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif num_open[name]:  # others close nothing
+            num_open[name] -= 1
+            depth -= 1
+    return False
 
 
 def _import_extractor() -> Callable[..., Any]:

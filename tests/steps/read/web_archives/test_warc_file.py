@@ -170,6 +170,17 @@ def test_encodings(tmp_path, body, content_type, text):
     assert [row["text"] for row in rows] == [text]
 
 
+def test_pages_with_replaced_bytes_are_counted(tmp_path):
+    bodies = ["grün".encode("latin-1"), "grün".encode(), "a lost \ufffd character".encode(), b"\xe4 \xf6", b"plain"]
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(
+        pack_members(warc_record("response", http_page(body, "text/html; charset=utf-8")) for body in bodies)
+    )
+    rows, _, counters = read_all(open_file(path))
+    assert [row["text"].count("\ufffd") for row in rows] == [1, 0, 1, 2, 0]
+    assert counters == {"pages_with_replaced_bytes": 2}
+
+
 def test_transfers_types_and_states(tmp_path):
     page = b"<p>packed page"
     chunked = b"5\r\n<p>ch\r\n4\r\nunks\r\n0\r\n\r\n"

@@ -40,6 +40,7 @@ COLUMNS = {name: pa.string() for name in ("url", "host", "date", "content_type")
 """The columns of a page beside its text. `date` is when it was fetched, as the file has it: 2026-01-31T12:00:00Z."""
 _HTML_TYPES = ("text/html", "application/xhtml+xml", "")
 _TEXT_TYPES = ("text/plain", "text/markdown")
+_REPLACED = "\ufffd"
 
 
 class WarcReader:
@@ -188,6 +189,8 @@ class _PageList:
 
     def _add_page(self, record: WarcRecord, body: bytes, content_type: str) -> None:
         text = decode_page(body, content_type)
+        if text.count(_REPLACED) > body.count(_REPLACED.encode()):
+            self.counters["pages_with_replaced_bytes"] += 1
         if not text.strip():
             self.num_blank += 1
             return

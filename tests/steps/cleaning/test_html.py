@@ -1,0 +1,44 @@
+import pytest
+
+from gristmill.core.sample_batches import documents, texts
+from gristmill.steps import Html
+from gristmill.steps.cleaning.html import MAX_DEPTH, is_too_deep
+
+pytest.importorskip("resiliparse")
+
+
+def nest(depth, beginning="<div>", end="</div>"):
+    return beginning * depth + "bread and butter" + end * depth
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        nest(MAX_DEPTH + 1),
+        nest(200_000),
+        nest(MAX_DEPTH + 1, "<DIV class='a'>", ""),
+        nest(MAX_DEPTH + 1, "<div></x>", ""),
+        nest(MAX_DEPTH // 2 + 1, "<section><span>", "</span></section>"),
+    ],
+    ids=["closed", "very deep", "open", "with ends that close nothing", "two elements"],
+)
+def test_pages_that_are_nested_too_deep_are_dropped(page):
+    result = Html().apply(documents([page, "<p>kept</p>", "<p> </p>"]), seed=0)
+    assert texts(result.batch) == ["kept"]
+    assert result.dropped == {"empty": 1, "too_deep": 1}
+    assert result.codes.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        nest(MAX_DEPTH),
+        "<ul>" + "<li>one <br> <a href=x>two" * 3000,
+        "<table>" + "<tr><td>one<td>two" * 3000,
+        "<script>" + r"x('<div><\/div>');" * 3000 + "</script><p>text",
+        "<div><b>one</b></div>" * 3000,
+    ],
+    ids=["as deep as may be", "list", "table", "script", "many elements"],
+)
+def test_long_pages_are_not_deep(page):
+    assert not is_too_deep(page)
