@@ -66,6 +66,17 @@ def test_found_whatever_is_around_it(text):
     assert found_items([(QUESTION_TEXT, None)], [text]) == [{0}]
 
 
+@pytest.mark.parametrize(
+    "question",
+    ["Wie heißt die größte Straße am Fuß?", "Große Grüße: " + "wie viele Maß Weißbier trinkt man außen an der " * 2],
+    ids=["short", "long"],
+)
+def test_sharp_s_is_found_in_capitals(question):
+    texts = [question, question.upper(), question.replace("ß", "ss"), question.replace("ß", "t")]
+    assert found_items([(question, None)], texts) == [{0}, {0}, {0}, set()]
+    assert found_items([(question.replace("ß", "ẞ"), None)], texts) == [{0}, {0}, {0}, set()]
+
+
 def test_less_than_the_coverage_is_not_found():
     words = QUESTION_TEXT.split()  # 20 words, 8 n-grams
     assert found_items([(QUESTION_TEXT, None)], [" ".join(words[:16]), " ".join(words[:15])]) == [{0}, set()]
@@ -77,9 +88,12 @@ def test_short_questions_must_occur_whole():
     assert found_items([(question, None)], texts) == [{0}, set()]
 
 
-def test_items_that_are_too_short_are_listed():
-    index = build_index(make_items([("What is it?", None), ("1 2 3 4 5 6 7", None)]), ngram=13, min_words=6)
-    assert index.unchecked["too_short_to_check"] == ["b/0", "b/1"]
+def test_items_that_cannot_be_checked_are_listed():
+    numbers = ["1 2 3 4 5 6 7", " ".join(map(str, range(20)))]
+    items = make_items([("What is it?", None), *((text, None) for text in numbers)])
+    index = build_index(items, ngram=13, min_words=6)
+    assert index.unchecked == {"too_short_to_check": ["b/0"], "only_shared_words": ["b/1", "b/2"]}
+    assert not len(index.find_hits(pa.array(numbers, pa.large_string())))
 
 
 def test_choices_make_a_short_question_long_enough():

@@ -241,12 +241,20 @@ def _make_passages(items: Sequence[BenchmarkItem], ngram: int, min_words: int) -
         if num_words < min_words and item.choices:
             question = f"{question}\n{item.choices}"
             num_words = len(find_word_spans(question))
-        if num_words >= min_words and any(map(str.isalpha, question)):
-            yield Passage(number, QUESTION, question, num_words)
+        if num_words >= min_words:
+            yield from _make_spellings(Passage(number, QUESTION, question, num_words))
         answer = item.texts.get(ANSWER, "")
         num_words = len(find_word_spans(answer))
         if num_words >= ngram:
-            yield Passage(number, ANSWER, answer, num_words)
+            yield from _make_spellings(Passage(number, ANSWER, answer, num_words))
+
+
+def _make_spellings(passage: Passage) -> Iterator[Passage]:
+    """Make the passage, and the one with `ss` for `ß`: so it is written in capitals and in Switzerland."""
+    yield passage
+    text = passage.text.replace("ß", "ss").replace("ẞ", "SS")
+    if text != passage.text:
+        yield Passage(passage.item, passage.part, text, passage.num_words)
 
 
 def _hash_ngrams(
@@ -292,7 +300,7 @@ def _index_short(
     """
     by_words: dict[bytes, list[int]] = {}
     for number, passage in enumerate(passages):
-        if passage.num_words < ngram:
+        if passage.num_words < ngram and any(map(str.isalpha, passage.text)):
             data, offsets = get_text_buffers(pa.array([passage.text], TEXT_TYPE))
             by_words.setdefault(_hash_all_words(data, 0, int(offsets[1])).tobytes(), []).append(number)
     by_beginning: dict[int, list[tuple[int, int, NDArray[np.uint64]]]] = {}
