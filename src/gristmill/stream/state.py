@@ -91,6 +91,8 @@ def _make_advice(name: str, saved: StreamState) -> str:
     if name == "mixture_hash" and saved.phases:
         change = f"append ({saved.row}, weights) to change the weights from here on"
         return f"start with mixture={saved.phases} and {change}, {override}"
+    if name == "dataset_hash":
+        override += "; tars and tables that were only touched or copied count as other files, with the same rows"
     return f"open the stream as it was, {override}"
 
 

@@ -1,7 +1,9 @@
 """Tars of others, of texts and tokens, local and on a store: one order, exact resume, tokens made by loader workers."""
 
 import json
+import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -174,3 +176,20 @@ def test_wrong_use_is_refused(tars, tokenizer, tmp_path):
     write_tar(tmp_path / "bad.tar", [(0, [("npy", b"\x93NUMPY rubbish")])])
     with pytest.raises(SampleError, match="npy"):
         Stream(tmp_path / "bad.tar", ids="npy").rows(0, 1)
+
+
+def test_the_state_of_files_that_were_only_touched(tmp_path):
+    path = tmp_path / "a.tar"
+    write_tar(path, [(number, [("txt", TEXTS[number].encode())]) for number in range(9)])
+    stream = Stream(path, seed=3, epochs=1)
+    batches = stream.batches(2)
+    first = keys_of([next(batches)])
+    state = stream.state_dict()
+    (tmp_path / "copy").mkdir()
+    Stream(shutil.copy2(path, tmp_path / "copy"), seed=3, epochs=1).load_state_dict(state)  # with its times
+    os.utime(path, ns=(1, 1))
+    touched = Stream(path, seed=3, epochs=1)
+    with pytest.raises(UsageError, match="touched or copied"):
+        touched.load_state_dict(state)
+    touched.load_state_dict(state, ignore=["dataset_hash"])
+    assert first + keys_of(touched.batches(2)) == keys_of(Stream(path, seed=3, epochs=1).batches(2))
