@@ -3,6 +3,7 @@ import signal
 
 import numpy as np
 import pytest
+from gristmill_testing.foreign_files import write_tar
 from gristmill_testing.scripts import run
 from gristmill_testing.streams import write_packed
 from gristmill_testing.token_datasets import write_tokens
@@ -146,6 +147,13 @@ def test_where_takes_weights_and_seed_from_the_state(inside, out, tmp_path):
         (row.row, row.shard_row) for row in stream.where(0, batch_size=4)
     ]
     assert [row["source"] for row in rows] == ["web", "web", "code", "code"]
+
+
+def test_bench_of_samples_says_what_to_do_here(inside, tmp_path):
+    write_tar(tmp_path / "a.tar", [(0, [("txt", b"text")])])
+    said = inside("stream", "bench", tmp_path / "a.tar", fails=(2,)).err
+    assert "gristmill run" in said
+    assert "Traceback" not in said
 
 
 def test_bench(gristmill, out):

@@ -91,7 +91,11 @@ def _check_kind(arguments: StreamArguments, *, holds_samples: bool, has_images: 
         if arguments.balance:
             raise UsageError("samples have no known attention cost: balance is for rows of tokens", help="leave it out")
         if arguments.collate is not None and not makes_tokens:
-            raise UsageError("samples have no tokens: collate is for rows of tokens", help="pass tokenize= or ids=")
+            raise UsageError(
+                "samples have no tokens: collate is for rows of tokens",
+                help="pass tokenize= or ids= to Stream; on the command line, which has neither, make rows of tokens "
+                "first: `gristmill run` a recipe with read and tokenize, and name its output",
+            )
     elif has_images and arguments.decode is not None and arguments.images is None:
         raise UsageError("decode: the rows only refer to images", help="name the images of the recipe: images=…")
     elif (
