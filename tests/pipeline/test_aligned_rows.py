@@ -74,6 +74,7 @@ def test_megatron_bridge_gets_padded_documents(runs, tmp_path):
     folder, _ = runs
     dataset = gm.open_dataset(folder / f"out-{ALIGN}")
     exported = gm.export(folder / f"out-{ALIGN}", to="megatron-bridge", path=tmp_path / "corpus")
+    assert not exported.notes
     stored = [entry for path in exported.files for entry in pq.read_table(path).to_pylist()]
     assert len(stored) == len(dataset)
     for number, entry in enumerate(stored):
@@ -87,3 +88,16 @@ def test_megatron_bridge_gets_padded_documents(runs, tmp_path):
             assert 0 <= end - start - length < ALIGN
             assert entry["loss_mask"][start:end] == [1] * (length - 1) + [0] * (end - start - length + 1)
             begin += length
+
+
+def test_formats_that_do_not_pad_documents_say_so(runs, tmp_path):
+    folder, _ = runs
+    for to in ("numpy", "parquet", "mds", "llamafactory"):
+        notes = {
+            align: gm.export(folder / f"out-{align}", to=to, path=tmp_path / f"{to}-{align}", backend="serial").notes
+            for align in (1, ALIGN)
+        }
+        assert notes[1] == []
+        [note] = notes[ALIGN]
+        assert "does not pad" in note
+        assert f"Collate(align={ALIGN})" in note

@@ -117,6 +117,8 @@ class ExportFormat(ABC):
     """Whether the user may choose the number of rows in a row group."""
     shuffles_documents: ClassVar[bool] = False
     """Whether readers of the format shuffle documents, so that their order in the files does not matter."""
+    pads_documents: ClassVar[bool] = False
+    """Whether documents are padded to multiples of the `align` of `pack`."""
     folder_suffixes: ClassVar[tuple[str, ...]] = ()
     """The suffixes of the files, for a format that is written to a folder. Empty: the path begins the files' names."""
 

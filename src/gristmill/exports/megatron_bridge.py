@@ -28,6 +28,7 @@ class MegatronBridgeFormat(ParquetTables):
     name = MEGATRON_BRIDGE
     shard_format = "parquet"
     takes_columns = False
+    pads_documents = True
 
     def check_dataset(self, manifest: Manifest, folder: Location) -> None:
         refuse_untokenized(manifest, self.name, folder)

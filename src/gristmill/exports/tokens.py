@@ -141,6 +141,14 @@ def refuse_large_ids(ids: NDArray[np.unsignedinteger], dtype: np.dtype[np.intege
         )
 
 
+def describe_unpadded(manifest: Manifest) -> list[str]:
+    """Warn that a format does not pad the documents of rows that were packed with `align`."""
+    if (align := find_align(manifest)) == 1:
+        return []
+    problem = f"documents were packed with align: {align}, but this format does not pad them: they begin anywhere"
+    return [f"{problem}; megatron-bridge pads them, and so does a Stream with Collate(align={align})"]
+
+
 def find_align(manifest: Manifest) -> int:
     """Find the `align` that rows were packed with, by the recipe in the manifest; 1: none."""
     steps = manifest.recipe.get("steps")

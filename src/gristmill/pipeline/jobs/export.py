@@ -22,7 +22,7 @@ from gristmill.engine.tasks import Task, run_tasks
 from gristmill.exports.formats import export_formats, find_export_format
 from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
 from gristmill.exports.tables import find_members
-from gristmill.exports.tokens import measure_shard
+from gristmill.exports.tokens import describe_unpadded, measure_shard
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
 from gristmill.pipeline.jobs.export_result import ExportResult
 from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
@@ -98,7 +98,7 @@ def export(
         progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
 
     Returns:
-        The files, the rows of each split, how to use them, and notes on their order.
+        The files, the rows of each split, how to use them, and notes on what readers may not expect.
     """
     export_format = find_export_format(to)
     if str(path).startswith(HUB):
@@ -186,6 +186,8 @@ def export(
         )
     usage = [layout.usage(prefix) for layout in layouts.values()]
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
+    if not export_format.pads_documents:
+        notes += describe_unpadded(manifest)
     return ExportResult(files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan)
 
 

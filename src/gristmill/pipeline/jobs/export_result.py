@@ -19,7 +19,7 @@ class ExportResult:
     usage: list[str]
     """How to use the files, in one line for each split."""
     notes: list[str]
-    """Warnings about the order of rows, where sources follow one another."""
+    """Warnings where sources follow one another, or documents are not padded as `align` of `pack` intends."""
     nan_as_null: int = 0
     """How many numbers that JSON cannot hold (NaN, infinity) were written as null."""
     uploaded: dict[str, int] = field(default_factory=dict)
