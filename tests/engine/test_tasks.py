@@ -10,7 +10,8 @@ from gristmill_testing.watching import count_and_sign, wait_for_file
 
 import gristmill as gm
 from gristmill.engine import progress
-from gristmill.engine.tasks import NOT_READY, Task, run_tasks
+from gristmill.engine.observer import Observer, WorkerUse
+from gristmill.engine.tasks import NOT_READY, Stopwatch, Task, run_tasks
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
@@ -440,3 +441,13 @@ def test_a_task_that_waited_for_a_result_starts_as_soon_as_the_caller_has_it(mon
     ):
         results.append(result)
     assert results == [10, 110]
+
+
+def test_cpu_time_of_workers_on_other_machines_is_that_of_each_job():
+    stopwatch = Stopwatch()
+    names = ("actor 1 (far, process 9)", "actor 2 (far, process 10)")
+    for cpu_seconds in (5.0, 7.5):
+        observer = Observer("job", 1, None, None)
+        observer.workers = [WorkerUse(name, 0, 1, cpu_seconds, 100, "n1", "far") for name in names]
+        stopwatch.add(observer)
+    assert [[worker.cpu_seconds for worker in job.workers] for job in stopwatch.jobs] == [[5.0, 5.0], [2.5, 2.5]]

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from gristmill.engine.parallel_run import make_pool
 from gristmill.engine.ray_workers import cluster
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.planning import packed_list, units
+from gristmill.report.write import load_report
 
 pytest.importorskip("ray")
 
@@ -219,6 +221,12 @@ def test_a_running_task_is_seen_with_its_counts_and_its_use(ray, corpus, tmp_pat
     finally:
         (tmp_path / "release").touch()
         run.join()
+    [told] = [told for job in load_report(tmp_path / "out").run.jobs for told in job.workers if told.node]
+    assert (told.name, told.node, told.tasks) == (worker["name"], worker["node"], 1)
+    assert told.host == socket.gethostname()
+    assert told.cpu_seconds > 0
+    assert told.peak_bytes >= worker["memory_bytes"]
+    assert f"{told.host} ({told.node[:8]})" in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_poison_record_is_found_and_quarantined(ray, corpus, tmp_path):

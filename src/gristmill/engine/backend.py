@@ -34,6 +34,7 @@ class RemoteUse:
 
     cpu_seconds: float
     memory_bytes: int
+    peak_bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +78,10 @@ class WorkerHandle(Protocol):
     @property
     def node(self) -> str | None:
         """The machine that it runs on; None: this one, or not known yet."""
+
+    @property
+    def host(self) -> str:
+        """The name of that machine; empty: this one, or not known yet."""
 
     @property
     def remote_use(self) -> RemoteUse | None:

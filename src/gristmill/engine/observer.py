@@ -54,6 +54,16 @@ class WorkerUse:
     items: int
     cpu_seconds: float
     peak_bytes: int
+    """As is the CPU time, zero for a worker on another machine that has not been measured."""
+    node: str = ""
+    """The id of its machine; empty: this one."""
+    host: str = ""
+    """The name of that machine."""
+
+    @property
+    def key(self) -> int | str:
+        """What tells its process from all others."""
+        return self.name if self.node else self.pid
 
 
 class Observer:
@@ -160,10 +170,13 @@ class Observer:
         """Note what the workers have used. Called before they are given back."""
         num_items: dict[tuple[str, int], int] = {}
         for worker in workers:
-            pid = worker.handle.pid
-            if worker.handle.node is not None:  # on another machine
+            handle = worker.handle
+            if handle.node is not None:  # on another machine, which has told what it uses while it was busy
+                use = handle.remote_use
+                used = (0.0, 0) if use is None else (use.cpu_seconds, use.peak_bytes)
+                self.workers.append(WorkerUse(handle.name, 0, worker.num_items, *used, handle.node, handle.host))
                 continue
-            key = ("this process", os.getpid()) if pid is None else (worker.handle.name, pid)
+            key = ("this process", os.getpid()) if handle.pid is None else (handle.name, handle.pid)
             num_items[key] = num_items.get(key, 0) + worker.num_items
         for (name, pid), items in num_items.items():
             self.workers.append(WorkerUse(name, pid, items, *resources.read_process_use(pid)))

@@ -55,7 +55,7 @@ class Stopwatch:
     seconds: float = 0.0
     """The seconds in which workers were ready, summed over jobs."""
     jobs: list[JobUse] = field(default_factory=list)
-    _cpu_seconds: dict[int, float] = field(default_factory=lambda: {os.getpid(): process_time()})
+    _cpu_seconds: dict[int | str, float] = field(default_factory=lambda: {os.getpid(): process_time()})
     """By process: the CPU seconds up to the end of its last job."""
 
     @property
@@ -68,7 +68,7 @@ class Stopwatch:
         uses = []
         for worker in observer.workers:
             # Clocks of processes have ticks of 10 ms, and may be behind the one of this process.
-            seconds = max(0.0, worker.cpu_seconds - self._cpu_seconds.get(worker.pid, 0.0))
+            seconds = max(0.0, worker.cpu_seconds - self._cpu_seconds.get(worker.key, 0.0))
             uses.append(replace(worker, cpu_seconds=seconds))
         return uses
 
@@ -76,7 +76,7 @@ class Stopwatch:
         """Add a job that has ended."""
         self.seconds += observer.seconds_since_ready
         workers = self.measure_workers(observer)
-        self._cpu_seconds.update({worker.pid: worker.cpu_seconds for worker in observer.workers})
+        self._cpu_seconds.update({worker.key: worker.cpu_seconds for worker in observer.workers})
         counts = dict(observer.counts)
         job = JobUse(observer.desc, observer.seconds, observer.num_done, observer.num_deaths, counts, workers)
         self.jobs.append(job)

@@ -59,6 +59,7 @@ class WorkerProcess:
     """A child process and the parent's ends of everything that connects to it. A `WorkerHandle` for the scheduler."""
 
     node = None
+    host = ""
     remote_use = None
 
     def __init__(self, place: Place | None, unsent: set[WorkerProcess]) -> None:

@@ -111,7 +111,13 @@ class WorkerTimes(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     tasks: int
     cpu_seconds: float
+    """On another machine: as that machine said last, every half second while the worker was busy; 0 if it never did.
+    So is `peak_bytes`."""
     peak_bytes: int
+    node: str = ""
+    """The id of its node in a cluster; empty for the machine of the run itself."""
+    host: str = ""
+    """The name of the machine of that node."""
 
 
 class JobTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
+from dataclasses import dataclass
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.quantities import format_bytes, format_count
@@ -11,11 +14,15 @@ from gristmill.report.charts import Bar, draw_bars, figure
 from gristmill.report.markup import Markup, element, join
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gristmill.report.markup import Row
-    from gristmill.report.model import Report, RunTimes, ShownRecord
+    from gristmill.report.model import Report, RunTimes, ShownRecord, WorkerTimes
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _MAX_DIFF_WORDS = 2000
+_MAX_USES = 64
+_NODE_LETTERS = 8
 
 
 def make_samples(report: Report) -> Markup:
@@ -126,7 +133,7 @@ def _show_clusters(report: Report) -> list[Markup]:
 
 
 def make_times(run: RunTimes | None) -> Markup:
-    """Show time and memory by stage and worker."""
+    """Show time and memory by stage, worker and node."""
     if run is None:
         return element("p", "Not measured: the report was made after the run.", class_="note")
     bars = [Bar(job.name, (job.seconds,), f"{job.seconds:,.2f} s", (6,)) for job in run.jobs]
@@ -146,16 +153,50 @@ def make_times(run: RunTimes | None) -> Markup:
     title = "Time by stage"
     note = f"{run.seconds:,.2f} s in all, backend {run.backend}, finished {run.finished}."
     stages = figure(title, "seconds", draw_bars(title, bars), heads, rows, note=note)
-    peaks: dict[str, tuple[int, float, int]] = {}
+    has_nodes = any(worker.node for job in run.jobs for worker in job.workers)
+    nodes = _show_uses(run, "node", "largest memory of its workers together", _name_node) if has_nodes else None
+    workers = _show_uses(run, "worker", "largest resident memory", _name_worker)
+    return element("div", stages, nodes, workers, class_="pair")
+
+
+def _name_node(worker: WorkerTimes) -> str:
+    return f"{worker.host} ({worker.node[:_NODE_LETTERS]})" if worker.node else "the machine of the run"
+
+
+def _name_worker(worker: WorkerTimes) -> str:
+    return f"{worker.name}, node {worker.node[:_NODE_LETTERS]}" if worker.node else worker.name
+
+
+@dataclass
+class _Use:
+    peak_bytes: int = 0
+    cpu_seconds: float = 0.0
+    tasks: int = 0
+
+
+def _show_uses(run: RunTimes, what: str, unit: str, name_of: Callable[[WorkerTimes], str]) -> Markup:
+    """Show memory, CPU time and tasks of all workers, those with the same name together."""
+    uses: dict[str, _Use] = {}
     for job in run.jobs:
+        peaks: Counter[str] = Counter()
         for worker in job.workers:
-            peak, seconds, tasks = peaks.get(worker.name, (0, 0.0, 0))
-            peaks[worker.name] = max(peak, worker.peak_bytes), seconds + worker.cpu_seconds, tasks + worker.tasks
-    memory = [Bar(name, (peak,), format_bytes(peak), (5,)) for name, (peak, _, _) in peaks.items()]
-    worker_rows: list[Row] = [
-        (name, format_bytes(peak), f"{seconds:,.2f}", f"{tasks:,}") for name, (peak, seconds, tasks) in peaks.items()
-    ]
-    title = "Memory by worker"
-    worker_heads = ("worker", "largest memory", "CPU seconds", "tasks")
-    workers = figure(title, "largest resident memory", draw_bars(title, memory), worker_heads, worker_rows)
-    return element("div", stages, workers, class_="pair")
+            name = name_of(worker)
+            peaks[name] += worker.peak_bytes
+            use = uses.setdefault(name, _Use())
+            use.cpu_seconds += worker.cpu_seconds
+            use.tasks += worker.tasks
+        for name, peak in peaks.items():
+            uses[name].peak_bytes = max(uses[name].peak_bytes, peak)
+    shown, note = list(uses.items()), ""
+    if len(shown) > _MAX_USES:
+        shown = nlargest(_MAX_USES, shown, key=lambda item: item[1].peak_bytes)
+        note = f"The {_MAX_USES} with most memory of {len(uses):,}; report.json has all."
+    rows: list[Row] = [(name, _show_memory(use), f"{use.cpu_seconds:,.2f}", f"{use.tasks:,}") for name, use in shown]
+    bars = [Bar(name, (use.peak_bytes,), _show_memory(use), (5,)) for name, use in shown]
+    title = f"Memory by {what}"
+    heads = (what, "largest memory", "CPU seconds", "tasks")
+    return figure(title, unit, draw_bars(title, bars), heads, rows, note=note)
+
+
+def _show_memory(use: _Use) -> str:
+    return format_bytes(use.peak_bytes) if use.peak_bytes else "not measured"

@@ -246,7 +246,7 @@ def _make_note_taker(workers: dict[int, RayWorker]) -> Callable[[Future[bytes]],
     def take_notes(answer: Future[bytes]) -> list[Event]:
         if answer.exception() is None:
             for pid, facts in json.loads(answer.result()).items():
-                use = RemoteUse(facts["cpu_seconds"], facts["memory_bytes"])
+                use = RemoteUse(facts["cpu_seconds"], facts["memory_bytes"], facts["peak_bytes"])
                 workers[int(pid)].take_note(facts["note"], facts["counts"], use, nums_answers[int(pid)])
         return []
 

@@ -22,6 +22,7 @@ class SerialWorker:
     name = "caller"
     pid = None
     node = None
+    host = ""
     remote_use = None
 
     def __init__(self, events: list[Event]) -> None:

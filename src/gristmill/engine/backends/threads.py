@@ -31,6 +31,7 @@ class ThreadWorker:
 
     pid = None
     node = None
+    host = ""
     remote_use = None
 
     def __init__(self, name: str, events: queue.SimpleQueue[Event]) -> None:

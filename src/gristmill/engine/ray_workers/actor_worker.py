@@ -108,10 +108,12 @@ class NodeAgent:
             if pid in self._recordings:
                 started, item, position = self._recordings[pid].read()
                 records, num_bytes = self._recordings[pid].read_counts()
+                cpu_seconds, peak_bytes = resources.read_process_use(pid)
                 workers[pid] = {
                     "note": (now - started, item, position),
-                    "cpu_seconds": resources.read_process_use(pid)[0],
+                    "cpu_seconds": cpu_seconds,
                     "memory_bytes": resources.read_process_bytes(pid),
+                    "peak_bytes": peak_bytes,
                     "counts": {"records": records, "bytes": num_bytes},
                 }
         return workers

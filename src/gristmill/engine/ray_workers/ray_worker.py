@@ -140,6 +140,12 @@ class RayWorker:
         return node
 
     @property
+    def host(self) -> str:
+        """The name of its machine; empty until it is placed."""
+        host: str = self._actor.description.get("host", "")
+        return host
+
+    @property
     def is_placed(self) -> bool:
         """Whether it runs on some node."""
         return bool(self._actor.description)

@@ -68,6 +68,8 @@ def _describe_job(job: JobUse) -> JobTimes:
                 tasks=worker.items,
                 cpu_seconds=round(worker.cpu_seconds, 2),
                 peak_bytes=worker.peak_bytes,
+                node=worker.node,
+                host=worker.host,
             )
             for worker in job.workers
         ],
