@@ -237,7 +237,8 @@ def plan_command(
 ) -> None:
     """Compute what training will fetch from the dataset in OUT, which is on a store.
 
-    Bytes, requests and the size of the cache follow from the order, exactly; nothing is read but the index.
+    Bytes, requests and the size of the cache follow from the order; nothing is read but the index. They are exact if
+    the cache holds all blocks of these steps; if not, the command says so, and what is fetched at least.
     """
     from gristmill.stream.read_plan import plan_reads  # noqa: PLC0415  (only this command needs it)
 
@@ -247,9 +248,12 @@ def plan_command(
         return
     where = "" if nodes == 1 else " on each node"
     click.echo(f"{format_count(plan.steps, 'step')}, {plan.rows:,} rows{where}")
-    click.echo(f"fetched: {format_bytes(plan.bytes_read)} in {format_count(plan.requests, 'request')}, ", nl=False)
-    click.echo(f"{format_bytes(int(plan.bytes_per_row))} a row; each byte once would be ", nl=False)
-    click.echo(format_bytes(plan.distinct_bytes))
+    fetched = f"{format_bytes(plan.bytes_read)} in {format_count(plan.requests, 'request')}"
+    click.echo(f"fetched: {'about ' if plan.uncertainty else ''}{fetched}, ", nl=False)
+    click.echo(f"{format_bytes(int(plan.bytes_per_row))} a row")
+    if plan.uncertainty:
+        least = f"{format_bytes(plan.distinct_bytes)} in {format_count(plan.distinct_requests, 'request')}"
+        click.echo(f"at least: {least}, each block once; it may be more than that: {plan.uncertainty}")
     enough = "is enough" if plan.bytes_read <= plan.distinct_bytes else "is too small to fetch each block once"
     click.echo(f"cache: {format_bytes(plan.cache_bytes)} {enough}; {format_bytes(plan.needed_cache_bytes)} would do")
     if plan.bytes_read > 2 * plan.distinct_bytes:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _NUM_THREADS = 8
 _MAX_WAITING = 32
 """The most blocks that are requested ahead at a time."""
-_PARTS_OF_CACHE = 4
+PARTS_OF_CACHE = 4
 """One of these parts of the cache holds the blocks that are requested ahead."""
 
 
@@ -126,7 +126,7 @@ class BlockReader:
 
         A part of the cache is for them: in a small one they would otherwise be removed before they are used.
         """
-        most_bytes = self.cache.max_bytes // _PARTS_OF_CACHE
+        most_bytes = self.cache.max_bytes // PARTS_OF_CACHE
         for number in np.unique(self.blocks_of(indices)).tolist():
             if len(self._waiting) >= _MAX_WAITING:
                 return

@@ -1,0 +1,60 @@
+"""Plans of reads against the fetches of real runs, with caches of many sizes."""
+
+import fsspec
+import pytest
+from click.testing import CliRunner
+
+from gristmill.cli.stream import command
+from gristmill.stream import Stream
+from gristmill.stream.read_plan import plan_reads
+
+URL = "memory://planned"
+
+
+@pytest.fixture
+def open_stream(packed, tmp_path, monkeypatch):
+    """Opens the dataset in the memory of the process, with a cache of some bytes that is empty."""
+    monkeypatch.setattr("gristmill.storage.local_copies._folder", tmp_path / "copies")
+    store = fsspec.filesystem("memory")
+    for path in packed.rglob("*"):
+        if path.is_file():
+            store.pipe_file(f"/planned/{path.relative_to(packed)}", path.read_bytes())
+    caches = (tmp_path / f"cache-{number}" for number in range(100))
+    yield lambda **options: Stream(URL, **{"seed": 7, "epochs": 2, "cache": next(caches), **options})
+    store.rm("/planned", recursive=True)
+
+
+@pytest.mark.parametrize("shuffle", [True, {"blocks": 4}, False], ids=["rows", "blocks", "none"])
+def test_a_plan_is_exact_or_says_what_is_certain(open_stream, shuffle):
+    total = int(open_stream().reader.table.blocks.bytes.sum())
+    for percent in (5, 10, 20, 40, 99, 100, 140):
+        stream = open_stream(shuffle=shuffle, cache_bytes=total * percent // 100)
+        plan = plan_reads(stream, 3, 1, 1000)
+        assert sum(1 for _ in stream.batches(3)) == plan.steps
+        cache = stream.reader.table.blocks.cache
+        assert bool(plan.uncertainty) == (percent < 100)
+        if plan.uncertainty:
+            assert plan.distinct_requests <= cache.num_fetches
+            assert plan.distinct_bytes <= cache.fetched_bytes
+            assert plan.requests >= plan.distinct_requests
+        else:
+            assert (cache.num_fetches, cache.fetched_bytes) == (plan.requests, plan.bytes_read)
+            assert plan.requests == plan.distinct_requests
+
+
+def test_blocks_fetched_ahead_of_the_last_step_count(open_stream):
+    """The cache has room for the blocks of the steps, but not for those ahead of them."""
+    plan = plan_reads(open_stream(), 1, 1, 3)
+    assert not plan.uncertainty
+    for cache_bytes, is_exact in ((plan.distinct_bytes, False), (plan.distinct_bytes * 4 // 3 + 4, True)):
+        assert bool(plan_reads(open_stream(cache_bytes=cache_bytes), 1, 1, 3).uncertainty) != is_exact
+
+
+def test_the_command_says_whether_it_is_exact(open_stream, tmp_path):
+    total = int(open_stream().reader.table.blocks.bytes.sum())
+    for cache_bytes, words in ((total // 10, "fetched: about"), (total, "fetched: ")):
+        options = ["--epochs", "1", "--cache-bytes", str(cache_bytes), "--cache", str(tmp_path / "cache")]
+        result = CliRunner().invoke(command, ["plan", URL, *options])
+        assert result.exit_code == 0, result.output
+        assert words in result.output
+        assert ("at least: " in result.output) == ("about" in words) == ("about" in result.output)
