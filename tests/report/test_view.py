@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,8 @@ from gristmill import steps
 from gristmill.cli.main import main
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.inspecting.viewing import open_collections
+from gristmill.report.plain_json import encode_plain
+from gristmill.report.view.requests import describe_safely
 from gristmill.report.view.rows import count_rows
 from gristmill.report.view.server import Viewer
 from gristmill.shards.dataset import open_dataset
@@ -368,6 +371,33 @@ def test_a_cell_of_a_notebook_holds_a_sensible_number_of_rows(tmp_path, rows):
     (tmp_path / "a.jsonl").write_text('{"text": "only"}\n')
     with pytest.raises(UsageError, match="rows must be from 0 to 10,000"):
         gm.view(tmp_path / "a.jsonl", rows=rows)
+
+
+@pytest.mark.parametrize("show", ["quarantined", "dropped", "out · dropped"])
+def test_other_records_are_saved(web, tmp_path, capsys, show):
+    with pytest.raises(SystemExit) as end:
+        main(["view", str(web), "--save", str(tmp_path / "page.html"), "--rows", "1", "--show", show])
+    assert end.value.code == 0
+    assert "holds 1 row\n" in capsys.readouterr().out
+    saved = (tmp_path / "page.html").read_text()
+    [row] = json.loads(re.search(r'id="data">(.*?)</script>', saved)[1])
+    name = f"out · {show.split()[-1]}"
+    assert row == json.loads(encode_plain(describe_safely(open_collections([web])[name], 1)))
+    assert name in saved
+
+
+def test_what_cannot_be_saved_is_named(web, tmp_path, capsys):
+    save = ["--save", str(tmp_path / "page.html")]
+    for words, told in (
+        ([*save, "--show", "droped"], "out · dropped"),
+        (["--show", "dropped"], "--save page.html"),
+        ([*save, "--show", "dropped", "--rows", "99999"], "names no rows"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["view", str(web), *words])
+        assert end.value.code == 2
+        assert told in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_a_page_does_not_overwrite_what_it_shows(tmp_path, capsys):
