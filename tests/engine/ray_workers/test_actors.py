@@ -3,8 +3,10 @@
 import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from gristmill_testing.watching import wait_until
@@ -134,3 +136,25 @@ def test_modules_of_the_project_travel_with_the_job(tmp_path, monkeypatch):
     finally:
         del sys.modules["project_module_of_this_test"]
     assert found.stdout.split() == [b"15"]
+
+
+@pytest.mark.parametrize("named_by", ["argument", "environment", "auto"])
+@pytest.mark.parametrize("answers", ["refused", "never"])
+def test_a_head_that_does_not_answer_is_an_error(monkeypatch, named_by, answers):
+    """Ray itself would try for minutes. A host that is gone and a queue that is full look the same: no answer."""
+    monkeypatch.setattr(cluster, "_import_ray", lambda: SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.socket() as head, socket.socket() as first, socket.socket() as second:
+        head.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        if answers == "never":
+            head.listen(0)
+            for waiting in (first, second):
+                waiting.setblocking(False)
+                waiting.connect_ex(head.getsockname())
+        if named_by != "argument":
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        reason = "refused" if answers == "refused" else "timed out"
+        with pytest.raises(ClusterError, match=f"no Ray cluster answers at {address}: .*{reason}"):
+            cluster.connect({"argument": address, "environment": None, "auto": "auto"}[named_by])

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 from functools import cache
@@ -34,6 +35,7 @@ COMPARED_PACKAGES = (
     "zstandard",
 )
 """Packages that must have the same version on every node: they shape bytes, or carry them."""
+_CONNECT_SECONDS = 30.0
 _GRACE_HELP = "run the driver on the cluster: ray job submit --address http://HEAD:8265 -- gristmill run ..."
 
 
@@ -48,6 +50,7 @@ def connect(address: str | None = None) -> None:
             _check_address(candidate)
     if ray.is_initialized():
         return
+    _check_head(address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS", ""))
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if is_main else None
     try:
@@ -55,10 +58,7 @@ def connect(address: str | None = None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(address=address, include_dashboard=False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError) as error:
-        raise ClusterError(
-            f"no Ray cluster answers at {address or os.environ.get('RAY_ADDRESS', 'the address found here')}: {error}",
-            help="ray status shows whether it runs; without an address a cluster is started on this machine",
-        ) from error
+        raise _make_silence_error(address or os.environ.get("RAY_ADDRESS", "the address found here"), error) from error
     finally:
         # Ray ends the process on SIGTERM without a chance to keep what is finished.
         if is_main and handler is not None:
@@ -74,6 +74,24 @@ def _check_address(address: str) -> None:
             f'"{address}" is no address of a Ray cluster',
             help="write auto, local, or the host and port of its head, such as HOST:6379",
         )
+
+
+def _check_head(address: str) -> None:
+    """Refuse the address of a head that takes no connection within `_CONNECT_SECONDS`: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _make_silence_error(address, error) from error
+
+
+def _make_silence_error(address: str, error: Exception) -> ClusterError:
+    return ClusterError(
+        f"no Ray cluster answers at {address}: {error}",
+        help="ray status shows whether it runs; without an address a cluster is started on this machine",
+    )
 
 
 def count_cpus() -> int:
