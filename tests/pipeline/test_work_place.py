@@ -21,6 +21,7 @@ from gristmill.pipeline.stages.receipts import Receipts
 from gristmill.pipeline.work_folder import find_intermediate_folder
 from gristmill.storage.commit import write_file
 from gristmill.storage.locations import list_files_below, parse_location
+from gristmill.storage.stores import options
 
 
 @pytest.fixture
@@ -120,7 +121,13 @@ def test_with_workers_and_the_command_line(corpus, tmp_path, s3, capsys):
     assert not (tmp_path / "out/.gristmill/stored").exists()
     command("status", tmp_path / "out", "--json")
     assert json.loads(capsys.readouterr().out)["work"] == f"{s3.url}/tmp/{kept}"
-    command("clean", tmp_path / "out")
+    options._options.clear()  # as in another process
+    with pytest.raises(SystemExit):
+        main(["clean", str(tmp_path / "out")])
+    refusal = " ".join(capsys.readouterr().err.split())
+    assert f"{s3.url}/tmp/{kept}; nothing there was opened or removed" in refusal
+    assert f"--bucket {s3.url}" in refusal
+    command("clean", tmp_path / "out", "--bucket", s3.url)
     assert f"{s3.url}/tmp/gristmill-" in capsys.readouterr().out
     assert not list_files(f"{s3.url}/tmp")
     assert gm.open_dataset(tmp_path / "out").verify().problems == []
@@ -209,6 +216,20 @@ def test_a_pointer_deletes_nothing_that_is_not_its_own(tmp_path):
     assert (tmp_path / "precious/gristmill-abc/data").exists()
     with pytest.raises(DamagedDatasetError):
         clean_with(tmp_path, "../precious")
+
+
+def test_a_pointer_to_a_bucket_that_nobody_named_is_not_followed(corpus, tmp_path):
+    """No request is made: the bucket does not exist, and neither does its store."""
+    pointer = tmp_path / "out/.gristmill/intermediate.json"
+    pointer.parent.mkdir(parents=True)
+    content = json.dumps({"folder": "s3://of-someone-else/private", "token": "abc"})
+    pointer.write_text(content)
+    for work in (lambda: clean(tmp_path / "out"), lambda: run(make_small_recipe(corpus, tmp_path / "out"))):
+        with pytest.raises(UsageError, match="s3://of-someone-else/private/gristmill-abc; nothing there was opened"):
+            work()
+        assert pointer.read_text() == content
+    pointer.unlink()
+    clean(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,30 @@ from gristmill.cli.options import dataset_argument, json_option, take_over_optio
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.pipeline.publishing.clean import clean
 from gristmill.storage.locations import parse_location
+from gristmill.storage.stores.options import name_bucket
 
 _MAX_LISTED = 10
 
 
 @click.command(epilog="Example: gristmill clean out")
 @dataset_argument
+@click.option(
+    "--bucket",
+    "buckets",
+    multiple=True,
+    metavar="URL",
+    help="Remove intermediate data of the run in this bucket, too: --bucket s3://scratch. May be repeated.",
+)
 @take_over_option
 @json_option
-def command(out: str, *, take_over: bool, as_json: bool) -> None:
+def command(out: str, buckets: tuple[str, ...], *, take_over: bool, as_json: bool) -> None:
     """Remove the work folder and temporary files that an interrupted run left in OUT.
 
     The run cannot be resumed after this. Files of a finished dataset are never removed, and nothing is done while a
     run works in OUT.
     """
+    for bucket in buckets:
+        name_bucket(bucket)
     removed = clean(parse_location(out), take_over=take_over)
     if as_json:
         click.echo(json.dumps(asdict(removed), indent=2))

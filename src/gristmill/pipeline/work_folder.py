@@ -24,6 +24,8 @@ from gristmill.storage.commit import make_folder, remove_temporaries, write_file
 from gristmill.storage.locations import StorePath, list_files_below, list_names, parse_location
 from gristmill.storage.lock import LOCK_NAME
 from gristmill.storage.stored_paths import StoredName, decode_stored, path_below
+from gristmill.storage.stores.options import is_named
+from gristmill.storage.urls import find_bucket
 from gristmill.storage.wait_clock import INTERMEDIATE_DATA
 
 if TYPE_CHECKING:
@@ -216,6 +218,20 @@ def find_intermediate_folder(output: Location) -> Location | None:
     return None if pointer is None else pointer.locate()
 
 
+def check_intermediate_folder(output: Location) -> None:
+    """Refuse a pointer to a bucket that the user has not named: the output may come from someone else."""
+    pointer = _read_pointer(output)
+    if pointer is None or is_named(pointer.folder):
+        return
+    bucket = find_bucket(pointer.folder)
+    if isinstance(output, StorePath) and find_bucket(str(output)) == bucket:
+        return
+    raise UsageError(
+        f"{output / _POINTER} names intermediate data in {pointer.locate()}; nothing there was opened or removed",
+        help=f"if that is yours: gristmill clean {output} --bucket {bucket}; if not, delete that file",
+    )
+
+
 def open_intermediate_folder(output: Location, folder: Location | None, run_id: str) -> Location:
     """Make the folder of a run's intermediate data, or find that of the run which is resumed; None: the output.
 
@@ -243,6 +259,7 @@ def remove_intermediate_data(output: Location) -> None:
     pointer = _read_pointer(output)
     if pointer is None:
         return
+    check_intermediate_folder(output)
     place = pointer.locate()
     if _read_owner(pointer) is not None and not _is_of_another(output, pointer):
         remove_temporaries(place, None)

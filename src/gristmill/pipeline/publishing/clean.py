@@ -34,6 +34,7 @@ def clean(folder: Location, *, take_over: bool = False) -> CleanResult:
         raise UsageError(f"there is no folder {folder}", help="name the output folder of a run")
     work_folder.check_output_folder(folder)
     with hold_output(folder, MANIFEST, work_folder.LEASE, take_over=take_over) as held:
+        work_folder.check_intermediate_folder(folder)
         place = work_folder.find_intermediate_folder(folder)
         before = _measure_files(folder) | _measure_intermediate_files(place)
         journal.recover_interrupted_publish(folder, held.run_id)

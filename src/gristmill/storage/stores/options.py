@@ -90,6 +90,14 @@ def name_bucket(url: str) -> None:
         _options[find_bucket(url)] = StorageOptions()
 
 
+def is_named(url: str) -> bool:
+    """Tell whether the user has named the bucket of a URL. What is in no bucket needs no credentials, and no name."""
+    if find_protocol(url) not in OBJECT_STORES:
+        return True
+    options = _options.get(find_bucket(url))
+    return options is not None and options is not _DISTRUSTED
+
+
 def distrust_url(url: str) -> None:
     """Read a URL that a file of others names without credentials, unless the user has named its bucket, too."""
     if find_protocol(url) in OBJECT_STORES:
