@@ -3,6 +3,9 @@
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -212,6 +215,44 @@ def test_what_a_killed_run_left_is_removed(dumps):
     )
     assert gm.run(recipe, backend="serial", progress=False).was_up_to_date
     assert not left.exists()
+
+
+KILLED = """
+import os, signal, sys
+import gristmill as gm
+left = [int(sys.argv[2])]
+def die(event, arguments):
+    if event in ("os.rename", "os.link") and "/signatures/" in str(arguments[1]):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(die)
+gm.run(gm.load_recipe(sys.argv[1]), backend="serial", progress=False)
+"""
+
+
+def read_signatures(folder):
+    return {path.name: path.read_bytes() for path in (folder / "signatures").iterdir()}
+
+
+@pytest.mark.parametrize("num_done", [5, 8], ids=["in the second shard", "before the index"])
+def test_a_run_that_was_killed_while_it_signed_is_completed(dumps, num_done):
+    recipe = gm.Recipe(
+        output=str(dumps / "killed"),
+        sources={"a": steps.Read(read=str(dumps / "raw/a.jsonl")), "b": steps.Read(read=str(dumps / "raw/b.jsonl"))},
+        steps=[steps.Deduplicate(max_source_loss=1.0, keep_signatures=True), steps.Write(format="jsonl")],
+    )
+    (dumps / "recipe.yaml").write_text(gm.dump_recipe(recipe))
+    words = [sys.executable, "-c", KILLED, str(dumps / "recipe.yaml"), str(num_done)]
+    done = subprocess.run(words, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    whole, left = (read_signatures(dumps / name) for name in ("old", "killed"))
+    assert len(whole.keys() & left.keys()) == num_done
+    assert "index.json" not in left
+    manifest = (dumps / "killed/manifest.json").read_bytes()
+    assert gm.run(recipe, backend="serial", progress=False).was_up_to_date
+    assert read_signatures(dumps / "killed") == whole
+    assert (dumps / "killed/manifest.json").read_bytes() == manifest
 
 
 def test_what_cannot_be_signed_is_refused_before_the_work(tmp_path):
