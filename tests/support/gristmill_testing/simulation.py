@@ -44,6 +44,7 @@ class SimulatedWorker:
         self.name = f"simulated {number}"
         self.pid = number
         self.node = node if node is not None or not backend.nodes else backend.nodes[number % len(backend.nodes)]
+        self.host, self.remote_use = self.node or "", None
         self.chunks = deque()
         self.position = 0
         self.note = None
