@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -25,12 +25,12 @@ EMPTY = "empty"
 """The reason for dropping pages without text."""
 TOO_DEEP = "too_deep"
 """The reason for dropping pages whose elements are nested deeper than `MAX_DEPTH`."""
-MAX_DEPTH = 1000
+MAX_DEPTH = 2000
 """The time of the extractor grows with the square of the depth: a second at 8,000. Chromium keeps 512 levels."""
 _REASONS = (EMPTY, TOO_DEEP)
 _CONTENT_TYPE = "content_type"
 _TAG = r"<[a-zA-Z!/][^>]*>|&[#a-zA-Z][a-zA-Z0-9]{1,8};"
-_ELEMENT = re.compile(r"<(\\?/)?([a-zA-Z][a-zA-Z0-9-]*)")  # scripts write <\/div>
+_ELEMENT = re.compile(r"<\\?/?[a-zA-Z][a-zA-Z0-9-]*")  # scripts write <\/div>
 _NEVER_NESTED = frozenset(  # empty, or closed by the next of their kind
     re.findall(
         "[a-z]+",
@@ -46,7 +46,7 @@ class Html(LocalStep, tag="html", frozen=True, kw_only=True):
     By default only the main content: no menus, headers, footers and cookie banners. Entities are decoded; lists keep
     their bullets and paragraphs their blank lines, unless `formatting` is false. Texts without a tag stay as they are,
     and so do records whose column `content_type` says that they are plain text. Pages without text are dropped as
-    `empty`, and those with more than 1,000 elements inside each other as `too_deep`.
+    `empty`, and those with more than 2,000 elements inside each other as `too_deep`.
 
     >>> from gristmill.core.sample_batches import documents, texts
     >>> page = "<html><body><nav>Home</nav><main><p>Bread &amp; butter</p></main></body></html>"
@@ -134,17 +134,20 @@ class HtmlKernel:
 def is_too_deep(page: str) -> bool:
     """Whether more than `MAX_DEPTH` elements of a page are open at once, by its tags alone.
 
-    >>> is_too_deep("<div>" * 1001), is_too_deep("<p>" * 1001), is_too_deep("<b>x</b>" * 1001)
+    >>> is_too_deep("<div>" * 2001), is_too_deep("<p>" * 2001), is_too_deep("<b>x</b>" * 2001)
     (True, False, False)
     """
     if page.count("<") - page.count("</") <= MAX_DEPTH:
         return False
-    depth, num_open = 0, Counter[str]()
-    for closes, tag in _ELEMENT.findall(page):
-        name = tag.lower()
-        if name in _NEVER_NESTED:
+    depth, num_open = 0, defaultdict[str, int](int)
+    tags = _ELEMENT.findall(page)
+    names = {tag: tag.lstrip("<\\/").lower() for tag in set(tags)}
+    names = {tag: name for tag, name in names.items() if name not in _NEVER_NESTED}
+    for tag in tags:
+        if tag not in names:
             continue
-        if not closes:
+        name = names[tag]
+        if tag[1] not in "\\/":
             num_open[name] += 1
             depth += 1
             if depth > MAX_DEPTH:
