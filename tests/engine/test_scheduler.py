@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from gristmill_testing.simulation import Clock, Events, SimulatedBackend, SimulatedMemory, make_pool, simulate
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.engine.failure_report import FinalFailure
@@ -139,6 +139,9 @@ def test_set_ups_that_fail_never_loop(setup_plans, last, names, workers, seed):
     policy=policies,
     seed=st.integers(0, 2**32),
     outside_kills=st.integers(0, 2),
+)
+@example(  # the isolated run that ends with the job leaves a worker, and the first item waits for one
+    names=["raises once", "dies always", "dies always"], policy=Policy(workers=3, retries=1), seed=1, outside_kills=0
 )
 @settings(max_examples=200, deadline=None)
 def test_first_failing_item_in_order_ends_the_job(names, policy, seed, outside_kills):

@@ -130,7 +130,7 @@ class FailureHandler:
         heapq.heapify(self._retries)
         self._suspects = deque(run for run in self._suspects if run.index < index)
         if self._run is not None and self._run.index >= index:
-            self._run = None
+            self._end_isolated_run(self._run.index)
 
     def advance_isolated_run(self) -> IsolatedRun | None:
         """Return the isolated run that everything else must wait for, if there is one; else all but its node works on.

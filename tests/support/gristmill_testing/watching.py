@@ -123,13 +123,15 @@ class Leftovers:
         self._folder = folder
         self._files = open_files()
         self._children = {child.pid for child in psutil.Process().children()}
+        self._threads = set(threading.enumerate())
         self._shared_memory = _shared_memory()
 
     def found(self):
         """Everything new that is certainly ours, in words."""
         files = {fd: path for fd, path in open_files().items() if self._files.get(fd) != path}
         children = [child for child in psutil.Process().children() if child.pid not in self._children]
-        threads = [thread for thread in threading.enumerate() if thread.name.startswith("gristmill")]
+        new_threads = set(threading.enumerate()) - self._threads
+        threads = [thread for thread in new_threads if thread.name.startswith("gristmill")]
         return (
             [f"process {process}" for process in marked_processes(self._mark)]
             + [f"child {child}" for child in children]
