@@ -6,7 +6,7 @@ It belongs to the shards that it names by their checksums; the dataset does not 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -30,14 +30,12 @@ class KeptShard(msgspec.Struct, frozen=True, kw_only=True):
     rows: Count
     cell_rows: list[Count]
     """The rows of each cell, to read the texts of some documents only."""
-    files: list[StoredFile]
+    files: Annotated[list[StoredFile], msgspec.Meta(min_length=4, max_length=4)]
     """Descriptions of the documents, sketches, digests and keys of bands."""
-    counts: list[Count]
+    counts: Annotated[list[Count], msgspec.Meta(min_length=2, max_length=2)]
     """The number of digests, and of keys."""
 
     def __post_init__(self) -> None:
-        if len(self.files) != 4 or len(self.counts) != 2:
-            raise ValueError(f"{self.path} needs four files and two counts")
         if not self.rows == sum(self.cell_rows) == self.counts[0]:
             raise ValueError(f"the numbers of documents of {self.path} differ")
 

@@ -28,8 +28,8 @@ def test_work_is_shared_by_all_cores():
 
 
 def test_tasks_are_large_enough_for_the_driver():
-    """Units of 64 MiB at 40 MB a second feed 6,400 workers, larger ones 10,000."""
-    for nodes, unit_bytes in ((1, 64 << 20), (50, 64 << 20), (200, 64 << 20), (313, 1 << 30)):
+    """Units of 64 MiB at 40 MB a second feed 4,480 workers, larger ones 10,000."""
+    for nodes, unit_bytes in ((1, 64 << 20), (50, 64 << 20), (140, 64 << 20), (313, 1 << 30)):
         estimate = estimate_cluster(outline(500 * TB), nodes, 32, 40e6, unit_bytes)
         assert estimate.driver_hours <= estimate.hours
         assert "cannot feed" not in str(estimate)

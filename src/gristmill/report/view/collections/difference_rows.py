@@ -6,10 +6,9 @@ are read, and each of their documents takes 28 bytes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from gristmill.report.differences import match_documents
 from gristmill.report.plain_json import show_record
@@ -32,7 +31,8 @@ _MAX_PIECE = 20_000
 """Characters of an equal or a differing piece that are shown; of a longer one, both ends."""
 
 
-class _Pair(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Pair:
     """A document of A and the one of B with the same origin, by their numbers in the lane; None: there is none."""
 
     lane_a: LaneDocuments
