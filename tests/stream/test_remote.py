@@ -101,6 +101,7 @@ def test_with_a_cache_of_a_tenth_and_faults_at_every_third_request(remote, oracl
     assert stream.reader.table.blocks.cache.num_fetches > 53 / 2  # blocks were fetched again and again
 
 
+@pytest.mark.slow  # a minute
 def test_elastic_resume_with_worker_processes_faults_and_a_small_cache(remote, oracle, monkeypatch):
     """World 7 to 5 with 3 workers each, forked, while every third request fails; then one spawned worker."""
     total = sum(shard.bytes for _, _, shard in load_manifest(remote.url).shards())
