@@ -1,8 +1,10 @@
 """The process of the `gristmill` command, started as a script or by `python -m gristmill`."""
 
+import atexit
 import gc
 import os
 import signal
+import sys
 from typing import NoReturn
 
 _OBJECTS_A_COLLECTION = 150_000
@@ -20,10 +22,30 @@ def main() -> NoReturn:
 
     if not is_ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Python gives signals their default action back while it exits: a command that is done would seem to be killed.
+    atexit.register(_ignore_stops)
     try:
-        run_command()
-    finally:
-        gc.freeze()  # else Python would search all objects once more before it exits
+        try:
+            run_command()
+        except SystemExit as end:
+            exit_code = int(end.code or 0)
+            _stop_at_once(exit_code)
+    except KeyboardInterrupt:  # after the last line of the command
+        exit_code = 128 + signal.SIGINT
+    gc.freeze()  # else Python would search all objects once more before it exits
+    sys.exit(exit_code)
+
+
+def _stop_at_once(exit_code: int) -> None:
+    """Let a signal end this process without a traceback, now that the command is done."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(exit_code))
+
+
+def _ignore_stops() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _exit_quietly(*_: object) -> NoReturn:

@@ -153,6 +153,11 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except _Terminated:
         click.echo("terminated", err=True)
         return 128 + signal.SIGTERM
+    except RuntimeError as error:  # Python wraps what a signal raises while a class is made in an import
+        if not isinstance(error.__cause__, KeyboardInterrupt | _Terminated):
+            raise
+        click.echo("interrupted", err=True)
+        return 128 + signal.SIGINT
 
 
 def _report(error: Exception, exit_code: int) -> int:
