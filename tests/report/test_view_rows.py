@@ -285,13 +285,30 @@ def test_pictures_are_sent_as_what_they_are(tmp_path):
         Requests({"files": rows}).read_picture({"row": ["1"], "index": ["0"]})
 
 
-@settings(max_examples=40)
-@given(st.lists(st.text(st.sampled_from('aksK\u017f\u212a"\\/é: {}\n'), max_size=8), min_size=1, max_size=5), st.data())
+EXPRESSIONS = [
+    "ab+a", "a(?:b|c)d?a", r"a\.b", "[ab]a{2}b", "[[:alpha:]ba]b a", "ab|ba", r"\bab\b", "a?ba", "ab*", "中a?b",
+    r"\x61b", "^ab$", "a k", "(?i)aB", r"\Qa.b\E", "a[^]b]b", r"ab\sba", "b{,2}a",
+]  # fmt: skip
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.text(st.sampled_from('aabBcksK\u017f\u212a"\\/é中.,: 1e{}\n'), max_size=8), min_size=1, max_size=5),
+    st.data(),
+)
 def test_lines_are_searched_as_records_are(texts, data):
     """Looking at the bytes of JSON first finds what decoding every line finds, however the JSON was written."""
-    query = data.draw(st.sampled_from(["k", "a", "ks", "s a", "é", ":", '"', "kk", "sk"]))
+    kind = data.draw(st.sampled_from(["text", "regex"]))
+    parts = [text[start : start + 4] for text in texts for start in range(len(text)) if text[start : start + 4].strip()]
+    queries = ["k", "ks", "s a", ":", '"', "1500", *parts] if kind == "text" else EXPRESSIONS
+    query = data.draw(st.sampled_from(queries))
+    column = data.draw(st.sampled_from(["text", "other"]))  # without a text, records are shown as JSON
     ascii_only = data.draw(st.booleans())
-    lines = [json.dumps({"text": text}, ensure_ascii=ascii_only).replace("k", "\\u006b", 1) for text in texts]
+    lines = [
+        json.dumps({column: text, "n": 1}, ensure_ascii=ascii_only).replace("b", "\\u0062", 1)[:-2]
+        + '15.0e2 , "m":true}'
+        for text in texts
+    ]
 
     class Lines(Rows):
         @property
@@ -303,12 +320,12 @@ def test_lines_are_searched_as_records_are(texts, data):
 
     class Records(Lines):
         def read_blocks(self, start, end):
-            return make_record_blocks([{"text": text} for text in texts])
+            return make_record_blocks([json.loads(line) for line in lines])
 
-    assert find(Lines(), query) == find(Records(), query)
+    assert find(Lines(), query, kind) == find(Records(), query, kind)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet", "webdataset"])
+@pytest.mark.parametrize("form", ["arrow", "jsonl", "parquet", "webdataset"])
 def test_a_search_in_every_format(tmp_path, form):
     texts = [f"text {n} of {'a needle' if n % 7 == 3 else 'hay'}" for n in range(40)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -316,8 +333,9 @@ def test_a_search_in_every_format(tmp_path, form):
     recipe = gm.Recipe(sources={"web": read}, steps=[steps.Write(format=form)], output=str(tmp_path / "out"))
     gm.run(recipe, backend="serial", progress=False)
     rows = open_collections([tmp_path / "out"])["out"]
-    hits = [hit["number"] for hit in find(rows, "A Needle")]
-    assert [rows.describe_row(number)["text"] for number in hits] == [text for text in texts if "needle" in text]
+    for query, kind in (("A Needle", "text"), ("(a|the) need.e", "regex"), ("[n]e+d[l]", "regex")):
+        hits = [hit["number"] for hit in find(rows, query, kind)]
+        assert [rows.describe_row(number)["text"] for number in hits] == [text for text in texts if "needle" in text]
 
 
 def test_a_hundred_million_rows(tmp_path):

@@ -1,20 +1,21 @@
 """Blocks of rows for a search: Arrow batches, columns of Parquet, JSON lines, or records that are read one by one.
 
-The functions of a block run in threads. JSON lines are searched before they are decoded: only lines that may have the
-text become records, so that a gigabyte takes the time of a search, not of a parser.
+The functions of a block run in threads. Bytes are looked through for a literal first (`literals.py`): only JSON lines
+that may have it become records, so that a gigabyte takes the time of a search, not of a parser.
 """
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.records import TEXT
-from gristmill.report.plain_json import show_record
+from gristmill.report.plain_json import replace_surrogates, show_record
+from gristmill.report.view.literals import find_bytes, find_escapes
 from gristmill.report.view.rows import RowBlock
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ROWS_AT_ONCE = 256
-_ESCAPED = r"\\u(?:00[0-7]|212|017)"
-"""The codes that JSON may write for letters of ASCII, and for those outside of it that are capitals of k and s."""
-_CAPITALS = {"k": "\u212a", "s": "\u017f"}
+_LINE_END = ord("\n")
 
 
 def make_record_blocks(records: Iterable[Mapping[str, Any]], first: int = 0) -> Iterator[RowBlock]:
@@ -35,14 +34,15 @@ def make_record_blocks(records: Iterable[Mapping[str, Any]], first: int = 0) -> 
         first += len(group)
 
 
-def _show_group(records: list[Mapping[str, Any]], _: str | None) -> pa.Array:
+def _show_group(records: list[Mapping[str, Any]], _: bytes | None) -> pa.Array:
     return pa.array([show_for_search(record) for record in records], pa.large_string())
 
 
 def show_for_search(record: Mapping[str, Any]) -> str:
     """Show a record as the text that a search sees."""
     try:
-        return show_record(record).encode(errors="replace").decode()
+        text = show_record(record)
+        return text if text.isascii() else replace_surrogates(text)
     except RecursionError:  # nested too deeply to be shown
         return ""
 
@@ -52,34 +52,27 @@ def make_line_blocks(
 ) -> Iterator[RowBlock]:
     """Make blocks of JSON lines; each chunk ends with a line, without its line break."""
     for chunk in chunks:
-        num_rows = chunk.count(b"\n") + 1
+        num_rows = int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == _LINE_END)) + 1
         yield RowBlock(first, num_rows, partial(_show_lines, chunk, num_rows, decode))
         first += num_rows
 
 
 def _show_lines(
-    chunk: bytes, num_rows: int, decode: Callable[[bytes], Mapping[str, Any]], literal: str | None
+    chunk: bytes, num_rows: int, decode: Callable[[bytes], Mapping[str, Any]], literal: bytes | None
 ) -> pa.Array:
     """Show the lines that may have the literal; the others are null."""
     if literal is None:
         return _show_group([decode(line) for line in chunk.split(b"\n")], None)
-    if not _may_have([chunk], literal)[0]:  # most chunks end here, without being cut into lines
+    data = np.frombuffer(chunk, np.uint8)
+    positions = np.concatenate([find_bytes(data, literal), find_escapes(chunk, literal)])
+    if not len(positions):  # most chunks end here, without being cut into lines
         return pa.nulls(num_rows, pa.large_string())
-    lines = chunk.split(b"\n")
-    pairs = zip(lines, _may_have(lines, literal), strict=True)
-    return pa.array([show_for_search(decode(line)) if may else None for line, may in pairs], pa.large_string())
-
-
-def _may_have(contents: list[bytes], literal: str) -> list[bool]:
-    """Tell which JSON texts may have a literal, however they write its letters."""
-    import pyarrow.compute as pc  # noqa: PLC0415  (a first page needs none of it)
-
-    expressions = [f"(?i){re.escape(literal)}", _ESCAPED]
-    expressions += [capital for letter, capital in _CAPITALS.items() if letter in literal.lower()]
-    array = pa.array(contents, pa.large_binary())
-    # One after another: each is found by its first byte, which an alternative of all would not be.
-    answers = [pc.match_substring_regex(array, expression).to_pylist() for expression in expressions]
-    return [any(answer) for answer in zip(*answers, strict=True)]
+    ends = np.append(np.flatnonzero(data == _LINE_END), len(data))
+    texts: list[str | None] = [None] * num_rows
+    for number in np.unique(np.searchsorted(ends, positions)).tolist():
+        start = int(ends[number - 1]) + 1 if number else 0
+        texts[number] = show_for_search(decode(chunk[start : int(ends[number])]))
+    return pa.array(texts, pa.large_string())
 
 
 def make_batch_block(batch: pa.RecordBatch, first: int, *, has_text: bool) -> RowBlock:
@@ -87,13 +80,23 @@ def make_batch_block(batch: pa.RecordBatch, first: int, *, has_text: bool) -> Ro
     return RowBlock(first, batch.num_rows, partial(_load_text if has_text else _show_records, batch))
 
 
-def _load_text(batch: pa.RecordBatch, _: str | None) -> pa.Array:
+def _load_text(batch: pa.RecordBatch, literal: bytes | None) -> pa.Array:
     text = batch.column(TEXT)
+    if literal is not None and not _may_have(text, literal):
+        return pa.nulls(len(text), text.type)
     text.validate(full=True)
     return text
 
 
-def _show_records(batch: pa.RecordBatch, _: str | None) -> pa.Array:
+def _may_have(texts: pa.Array, literal: bytes) -> bool:
+    """Whether a text may have a literal. The bytes are looked through as one, whatever the offsets say."""
+    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+        return True
+    data = texts.buffers()[2]
+    return data is not None and len(find_bytes(np.frombuffer(data, np.uint8), literal)) > 0
+
+
+def _show_records(batch: pa.RecordBatch, _: bytes | None) -> pa.Array:
     batch.validate(full=True)
     return _show_group(batch.to_pylist(), None)
 
@@ -109,8 +112,10 @@ def make_parquet_blocks(path: Path, first: int) -> Iterator[RowBlock]:
         first += num_rows
 
 
-def _read_texts(path: Path, number: int, _: str | None) -> pa.Array:
+def _read_texts(path: Path, number: int, literal: bytes | None) -> pa.Array:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     column = pq.ParquetFile(str(path)).read_row_group(number, columns=[TEXT], use_threads=False).column(TEXT)
+    if literal is not None and not any(_may_have(chunk, literal) for chunk in column.chunks):
+        return pa.nulls(len(column), column.type)
     return column.cast(pa.large_string()).combine_chunks()

@@ -76,8 +76,8 @@ class RowBlock(NamedTuple):
 
     first_row: int
     num_rows: int
-    load_texts: Callable[[str | None], pa.Array]
-    """Returns the text of each row; null where its bytes do not have the text that it is given."""
+    load_texts: Callable[[bytes | None], pa.Array]
+    """Returns the text of each row. Rows without the literal that it is given may be null."""
     find_token: Callable[[int], NDArray[np.bool_]] | None = None
     """Tells for each row whether it has a token; None: rows are no tokens."""
 

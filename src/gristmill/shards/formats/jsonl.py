@@ -125,11 +125,11 @@ def read_whole_lines(path: Path) -> Iterator[bytes]:
     """Read pieces of the stream that end with a line, without its line break."""
     unfinished: list[bytes] = []
     for piece in _read_pieces(path):
-        lines, line_break, rest = piece.rpartition(b"\n")
-        if line_break:
-            yield b"".join([*unfinished, lines])
+        end = piece.rfind(b"\n")
+        if end >= 0:
+            yield b"".join([*unfinished, memoryview(piece)[:end]])
             unfinished = []
-        unfinished.append(rest)
+        unfinished.append(piece[end + 1 :])
     if last := b"".join(unfinished):
         yield last
 

@@ -134,7 +134,7 @@ class DatasetRows(Rows):
             schema = self.dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
             yield from make_record_blocks(open_shard(path, manifest.format, manifest.kind, schema).rows(), first)
 
-    def _decode_rows(self, batch: pa.RecordBatch, _: str | None) -> pa.Array:
+    def _decode_rows(self, batch: pa.RecordBatch, _: bytes | None) -> pa.Array:
         check_rows(_check(batch))
         return self.token_texts.decode_rows(batch)
 
