@@ -16,6 +16,7 @@ from benchmarks.contests import (
     quality,
     recipe,
     samples,
+    seeing,
     stages,
     start,
     stream,
@@ -40,5 +41,6 @@ def list_contests(setting: Setting) -> dict[str, list[Contest]]:
         "pack": pack.CONTESTS,
         "stream": stream.CONTESTS,
         "samples": samples.CONTESTS,
+        "seeing": seeing.CONTESTS,
         "stages": stages.CONTESTS,
     }

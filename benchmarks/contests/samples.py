@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.contest import OURS, Contest, Limit, Ratio, Setting, Side
-from benchmarks.harness.environments import variables_of
-from benchmarks.harness.processes import run_side
 from benchmarks.inputs.photos import photo_folder
-from benchmarks.inputs.recipes import our_side, write_recipe
+from benchmarks.inputs.recipes import make_dataset, our_side, write_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,26 +39,20 @@ def _encode_sides(setting: Setting) -> list[Side]:
     return [our_side(recipe, count), _bare("pillow", PILLOW, folder, setting, units=count)]
 
 
-def _make_dataset(setting: Setting, *, num_shards: int | None = None) -> Path:
+def _make_tars(setting: Setting, *, num_shards: int | None = None) -> Path:
     """Make tars of photographs once, outside of the folder that is emptied before each run."""
     folder, count = _make_photos(setting, 0.25)
-    name = f"samples-{count}-{num_shards or 'all'}"
-    output = setting.folder / "inputs" / name
-    if not (output / "manifest.json").exists():
-        write = {"format": "webdataset", **({"max_shard_samples": -(-count // num_shards)} if num_shards else {})}
-        recipe = write_recipe(setting, name, str(folder.resolve()), [{"write": write}], f"../inputs/{name}")
-        side = our_side(recipe, count)
-        run_side([sys.executable, *side.command], variables_of(side.environment))
-    return output
+    write = {"format": "webdataset", **({"max_shard_samples": -(-count // num_shards)} if num_shards else {})}
+    return make_dataset(setting, f"samples-{count}-{num_shards or 'all'}", str(folder.resolve()), [{"write": write}])
 
 
 def _stream_sides(setting: Setting) -> list[Side]:
-    dataset = _make_dataset(setting)
+    dataset = _make_tars(setting)
     return [_bare("stream", OURS, dataset, setting), _bare("webdataset", LOADER, dataset, setting)]
 
 
 def _first_sides(setting: Setting) -> list[Side]:
-    return [_bare("first", OURS, _make_dataset(setting, num_shards=100), setting)]
+    return [_bare("first", OURS, _make_tars(setting, num_shards=100), setting)]
 
 
 CONTESTS = [

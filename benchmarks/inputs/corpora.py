@@ -61,6 +61,18 @@ def parts(setting: Setting, source: Path, count: int, *, compress: bool = False)
     return folder
 
 
+def repeated(setting: Setting, megabytes: float, times: int) -> Path:
+    """Return a folder that holds the same plain documents several times, for work that remembers none of them."""
+    source = plain(setting, megabytes)
+    folder = source.with_name(f"{source.stem}-{times}-times")
+    folder.mkdir(exist_ok=True)
+    for number in range(times):
+        path = folder / f"part-{number:02d}.jsonl"
+        if not path.exists():
+            path.hardlink_to(source)
+    return folder
+
+
 def read_once(path: Path) -> None:
     """Bring a file into the page cache, so that no side pays for the disk."""
     with path.open("rb") as file:

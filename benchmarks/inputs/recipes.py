@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.contest import OURS, Setting, Side
+from benchmarks.harness.environments import variables_of
+from benchmarks.harness.processes import run_side
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +41,15 @@ def our_side(recipe: Path, units: float, *, workers: int = 2, name: str = OURS, 
     """Return the side that runs a recipe from the command line: the whole process, planning and proofs included."""
     command = ["-m", "gristmill", "run", str(recipe), "--workers", str(workers), "--quiet"]
     return Side(name, command, units=units, **options)
+
+
+def make_dataset(setting: Setting, name: str, read: str, steps: list[dict]) -> Path:
+    """Run a recipe once, and keep its dataset with the inputs: the folder of outputs is emptied before each run."""
+    output = (setting.folder / "inputs" / name).resolve()
+    if not (output / "manifest.json").exists():
+        side = our_side(write_recipe(setting, name, read, steps, f"../inputs/{name}"), 1)
+        run_side([sys.executable, *side.command], variables_of(side.environment))
+    return output
 
 
 def to_rows(tokenizer: Path, row_length: int = ROW_LENGTH) -> list[dict]:

@@ -44,6 +44,21 @@ def many_shards(setting, num_shards, *, has_index=False):
     return folder
 
 
+def many_rows(setting, *, num_shards, rows_a_shard):
+    """Return a dataset of very many short rows, whose shards are links to one file."""
+    folder = setting.folder / "inputs" / f"rows-{num_shards}-{rows_a_shard}-v{FORMAT_VERSION}"
+    if not (folder / "manifest.json").exists():
+        write_dataset(
+            folder,
+            num_shards=num_shards,
+            rows_a_shard=rows_a_shard,
+            row_length=16,
+            rows_a_batch=4096,
+            same_content=True,
+        )
+    return folder
+
+
 def indexed_rows(setting, *, num_shards, rows_a_shard, row_length):
     """Return a dataset with blocks of 4 MiB and their index, as runs write it, with its rows as one array beside it."""
     folder = setting.folder / "inputs" / f"indexed-rows-{num_shards}-{rows_a_shard:g}-v{FORMAT_VERSION}"

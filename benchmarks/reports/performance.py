@@ -29,6 +29,7 @@ GROUPS = (
     "pack",
     "stream",
     "samples",
+    "seeing",
     "start",
 )
 X_AXES = {"size": "MB of JSON lines", "files": "files", "workers": "workers"}
