@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gristmill.core.seeds import derive_key
-from gristmill.order.permutation import Permutation, count_half_bits, make_epoch_key, place_draws
+from gristmill.order.permutation import Permutation, make_epoch_key, place_in_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 class _EpochOrder(NamedTuple):
     """The blocks of one epoch in their order."""
 
-    blocks: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    """The rows until the end of each block, in this order."""
     window_ends: NDArray[np.int64]
+    """The rows until the end of each window."""
     keys: NDArray[np.uint64]
     """The key of each window's permutation."""
+    ends: NDArray[np.int64]
+    """The rows until the end of each block, in this order."""
+    shifts: NDArray[np.int64]
+    """What is added to a place in a block to get the stored row."""
 
 
 class BlockOrder:
@@ -53,9 +55,12 @@ class BlockOrder:
         """Return the stored row of each draw."""
         epochs, places = np.divmod(draws, self.num_rows)
         indices = np.empty(len(draws), dtype=np.int64)
+        if len(draws) and (epochs == epochs[0]).all():
+            place_in_windows(places, *self._order_epoch(int(epochs[0])), indices)
+            return indices
         for epoch in np.unique(epochs).tolist():
-            chosen = epochs == epoch
-            indices[chosen] = self._place(self._order_epoch(epoch), places[chosen])
+            is_chosen = epochs == epoch
+            indices[is_chosen] = self(draws[is_chosen])
         return indices
 
     @property
@@ -63,24 +68,11 @@ class BlockOrder:
         """The mean number of rows in a window."""
         return self._window * self.num_rows / max(len(self._rows), 1)
 
-    def _place(self, order: _EpochOrder, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        windows = np.searchsorted(order.window_ends, places, side="right")
-        numbers, local = np.unique(windows, return_inverse=True)
-        ends = order.window_ends[numbers]
-        starts = np.where(numbers > 0, order.window_ends[numbers - 1], 0)
-        sizes = ends - starts
-        halves = np.array([count_half_bits(int(size)) for size in sizes], dtype=np.uint64)
-        inside = np.empty(len(places), dtype=np.int64)
-        place_draws(local, places - starts[local], sizes, halves, order.keys[numbers], inside)
-        inside += starts[local]
-        positions = np.searchsorted(order.ends, inside, side="right")
-        blocks = order.blocks[positions]
-        return self._starts[blocks] + inside - (order.ends[positions] - self._rows[blocks])
-
     def _compute_epoch(self, epoch: int) -> _EpochOrder:
         key = make_epoch_key(self._seed, f"blocks/{self._name}", epoch)
         blocks = np.asarray(Permutation(len(self._rows), key)(np.arange(len(self._rows))))
         ends = np.cumsum(self._rows[blocks])
         last = np.minimum(np.arange(self._window, len(blocks) + self._window, self._window), len(blocks)) - 1
         window_keys = np.asarray(Permutation(1 << 62, derive_key(key, "windows"))(np.arange(len(last))))
-        return _EpochOrder(blocks, ends, ends[last], window_keys.astype(np.uint64))
+        shifts = self._starts[blocks] - (ends - self._rows[blocks])
+        return _EpochOrder(ends[last], window_keys.astype(np.uint64), ends, shifts)

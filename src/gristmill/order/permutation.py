@@ -138,3 +138,39 @@ def place_draws(
         index = draws[number] - epoch * size
         key = _mix(keys[source] + np.uint64(epoch) * _GOLDEN)
         positions[number] = np.int64(_place(np.uint64(index), np.uint64(size), halves[source], key))
+
+
+@kernel
+def _find_first_above(ends: NDArray[np.int64], value: np.int64) -> int:
+    start, stop = 0, len(ends)
+    while start < stop:
+        middle = (start + stop) // 2
+        if ends[middle] > value:
+            stop = middle
+        else:
+            start = middle + 1
+    return start
+
+
+@kernel
+def place_in_windows(
+    places: NDArray[np.int64],
+    window_ends: NDArray[np.int64],
+    keys: NDArray[np.uint64],
+    block_ends: NDArray[np.int64],
+    shifts: NDArray[np.int64],
+    indices: NDArray[np.int64],
+) -> None:
+    """Find the stored row of each place of an epoch: shuffled in its window, and shifted as the block that it is in."""
+    start, end, half, key = 0, 0, _ONE, np.uint64(0)
+    for number in range(len(places)):
+        place = places[number]
+        if not start <= place < end:  # consecutive places are mostly in one window
+            window = _find_first_above(window_ends, place)
+            start, end = window_ends[window - 1] if window else 0, window_ends[window]
+            key = _mix(keys[window])
+            half = _ONE  # as `count_half_bits`
+            while np.uint64(end - start - 1) >> (half + half):
+                half += _ONE
+        place = start + np.int64(_place(np.uint64(place - start), np.uint64(end - start), half, key))
+        indices[number] = place + shifts[_find_first_above(block_ends, place)]

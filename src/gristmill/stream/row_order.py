@@ -53,7 +53,9 @@ class RowOrder:
         else:
             numbers, draws = self.mixture(rows)
             lanes = self._lane_numbers[numbers]
-        if self._block_orders:
+        if len(self._block_orders) == 1:
+            indices = self._block_orders[0](draws)
+        elif self._block_orders:
             indices = np.empty(len(rows), dtype=np.int64)
             for lane, order in enumerate(self._block_orders):
                 chosen = lanes == lane

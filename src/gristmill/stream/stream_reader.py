@@ -109,6 +109,9 @@ class StreamReader(ABC):
         Where blocks are shuffled, as far ahead as rows are shuffled together: the next window has other blocks.
         """
         self.close_files_of_parent()
+        if self._batches_until_fetch > 0:
+            self._batches_until_fetch -= 1
+            return
         if self.table.is_complete:
             return
         window = math.ceil(self._order.window_rows / step)
@@ -117,9 +120,6 @@ class StreamReader(ABC):
             self._has_fetched_ahead = True
             for number in range(1, min(farthest, _FIRST_BATCHES)):
                 self.prefetch(find_rows(number))
-        if self._batches_until_fetch > 0:
-            self._batches_until_fetch -= 1
-            return
         # A part of a window has rows of all its blocks: they are requested a few times, not with every batch.
         count = max(1, window // _PARTS_OF_WINDOW)
         self._batches_until_fetch = count - 1
