@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors, make_pinned_array
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from concurrent.futures import Future
 
     from gristmill.stream.accounting import Accounting
@@ -81,16 +82,20 @@ class TorchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one pass: the rest of the epoch in which the stream is."""
-        check_epoch(self.stream, self._global_size)
-        row = self.stream.begin_pass(self._global_size)
+        rank, world_size = self.rank, self.world_size  # found once: reading the environment takes as long as ten rows
+        global_size = self.batch_size * world_size
+        check_epoch(self.stream, global_size)
+        row = self.stream.begin_pass(global_size)
         if self._has_begun:
             warn_of_endless(self.stream)
         self._has_begun = True
-        self.stream.refuse_ended(row, self._global_size)
-        return self._pass()
+        self.stream.refuse_ended(row, global_size)
+        return self._pass(rank, world_size)
 
-    def _pass(self) -> Iterator[Batch]:
-        batches = self._make_ahead() if self._num_threads else map(self._make, self._first_rows())
+    def _pass(self, rank: int, world_size: int) -> Iterator[Batch]:
+        make = partial(self._make, rank, world_size)
+        first_rows = self._first_rows(self.batch_size * world_size)
+        batches = self._make_ahead(make, first_rows) if self._num_threads else map(make, first_rows)
         while True:
             start = time.perf_counter()
             batch = next(batches, None)
@@ -124,24 +129,24 @@ class TorchLoader:
         """Resume from a state; see `Stream.load_state_dict`."""
         self.stream.load_state_dict(state, ignore)
 
-    def _first_rows(self) -> Iterator[int]:
+    def _first_rows(self, global_size: int) -> Iterator[int]:
         """Yield the first row of each global batch that is left in this pass."""
-        row, global_size = self.stream.next_row, self._global_size
+        row = self.stream.next_row
         end = self.stream.passes.end_of(row)
         while (end is None or row < end) and self.stream.has_batch(row, global_size):
             yield row
             row += global_size
 
-    def _make(self, row: int) -> Batch:
-        return as_tensors(self.stream.batch_at(row, self.batch_size, self.rank, self.world_size, new=self._new))
+    def _make(self, rank: int, world_size: int, row: int) -> Batch:
+        return as_tensors(self.stream.batch_at(row, self.batch_size, rank, world_size, new=self._new))
 
-    def _make_ahead(self) -> Iterator[Batch]:
+    def _make_ahead(self, make: Callable[[int], Batch], first_rows: Iterator[int]) -> Iterator[Batch]:
         pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="gristmill-loader")
         coming: deque[Future[Batch]] = deque()
         is_finalizing = sys.is_finalizing  # when the interpreter exits, modules are cleared before generators
         try:
-            for row in self._first_rows():
-                coming.append(pool.submit(self._make, row))
+            for row in first_rows:
+                coming.append(pool.submit(make, row))
                 if len(coming) > self._prefetch:
                     yield coming.popleft().result()
             while coming:
