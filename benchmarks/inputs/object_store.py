@@ -4,6 +4,7 @@ import atexit
 import os
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -46,9 +47,16 @@ def upload_dataset(folder, name):
         secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
         client_options={"allow_http": True},
     )
-    for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and path.name != "rows.npy" and "private" not in path.parts:
-            obstore.put(store, f"{name}/{path.relative_to(folder)}", path.read_bytes())
+    folder = Path(folder)  # beside the dataset are the same rows in the formats of peers
+    found = [folder / "manifest.json", *(folder / "index").rglob("*"), *(folder / "train").rglob("*")]
+    files = [path for path in found if path.is_file()]
+
+    def put(path):
+        obstore.put(store, f"{name}/{path.relative_to(folder)}", path.read_bytes())
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(put, files):
+            pass
     return f"s3://{BUCKET}/{name}"
 
 

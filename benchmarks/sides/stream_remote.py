@@ -26,9 +26,10 @@ def open_stream(data, cache, **options):
 
 
 def read_cold(data, cache):
-    open_stream(data, Path(cache, "other")).rows(0, 1)  # kernels are loaded, as peers have imported their libraries
+    # Kernels are loaded, as peers have imported their libraries.
+    open_stream(data, Path(cache, "other"), shuffle=WINDOW).rows(0, 1)
     start = time.perf_counter()
-    stream = open_stream(data, cache, epochs=1, shuffle=WINDOW)
+    stream = open_stream(data, Path(cache, "blocks"), epochs=1, shuffle=WINDOW)
     num_rows = sum(int(batch.row_mask.sum()) for batch in TorchLoader(stream, BATCH, num_threads=0, pin_memory=False))
     seconds = time.perf_counter() - start
     blocks = stream.reader.table.blocks
@@ -36,7 +37,9 @@ def read_cold(data, cache):
 
 
 def download_only(data, cache, target=None):
-    blocks = open_stream(data, cache).reader.table.blocks
+    stream = open_stream(data, Path(cache, "other"))
+    stream.rows(0, 1)  # the connection is open, as it is for `cold`
+    blocks = stream.reader.table.blocks
     start = time.perf_counter()
     with ThreadPoolExecutor(8) as pool:
         num_bytes = sum(pool.map(partial(fetch, blocks, target), range(len(blocks.rows))))

@@ -134,12 +134,22 @@ def test_elastic_resume_with_worker_processes_faults_and_a_small_cache(remote, o
     assert len(read) == 53
 
 
-def test_blocks_are_fetched_once_and_as_planned(remote):
+def test_blocks_are_fetched_once_and_as_planned(remote, monkeypatch):
     stream = remote(epochs=1, shuffle={"blocks": 4})
     plan = plan_reads(stream, 3, 1, 1000)
     local = sorted(ids_of(remote(epochs=1).batches(5)))
-    fresh = remote(epochs=1, shuffle={"blocks": 4}, cache=remote.cache.with_name("other"))
-    assert sorted(ids_of(fresh.batches(3))) == local
+    proxy = FaultyProxy(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]))  # counts what really was sent
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+            forget_stores()
+            fresh = remote(epochs=1, shuffle={"blocks": 4}, cache=remote.cache.with_name("other"))
+            assert sorted(ids_of(fresh.batches(3))) == local
+    finally:
+        proxy.close()
+        forget_stores()
+    sent = [num_bytes for line, num_bytes in proxy.answers if ".arrow" in line and line.startswith("GET")]
+    assert (len(sent), sum(sent)) == (plan.requests, plan.bytes_read)
     cache = fresh.reader.table.blocks.cache
     assert (cache.num_fetches, cache.fetched_bytes) == (plan.requests, plan.bytes_read)
     assert plan.bytes_read == plan.distinct_bytes == int(fresh.reader.table.blocks.bytes.sum())

@@ -14,12 +14,13 @@ _ANSWERS = {BUSY: "503 Slow Down", DENIED: "403 Forbidden", BROKEN: "500 Interna
 class FaultyProxy:
     """Forwards each request on a connection of its own; `fault(line, number)` says what goes wrong with it, or None.
 
-    `line` is the request's first one, `number` counts requests from 0. `requests` are all lines so far.
+    `line` is the request's first one, `number` counts requests from 0. `requests` are all lines so far, `answers` those
+    that were answered in full, each with the number of bytes in its answer.
     """
 
     def __init__(self, port, fault=lambda line, number: None):
         self.fault = fault
-        self.requests = []
+        self.requests, self.answers = [], []
         self._upstream = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
@@ -84,6 +85,8 @@ class FaultyProxy:
             client.sendall(answer[: len(answer) // 2])
             self._reset(client)
             return
+        with self._lock:
+            self.answers.append((first.decode(), len(answer.partition(b"\r\n\r\n")[2])))
         client.sendall(answer)
 
     @staticmethod
