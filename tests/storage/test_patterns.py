@@ -84,7 +84,9 @@ def test_one_component_matches_as_fnmatch_does(pattern, name):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("inside", ["0000000..0999999", ",".join(f"{number:07d}" for number in range(1_000_000))])
-def test_a_million_names_take_seconds(inside):
+@pytest.mark.parametrize("kind", ["range", "list"])
+def test_a_million_names_take_seconds(kind):
+    numbers = (f"{number:07d}" for number in range(1_000_000))
+    inside = "0000000..0999999" if kind == "range" else ",".join(numbers)
     names = expand_braces("part-{" + inside + "}.jsonl")
     assert (len(names), names[17], names[-1]) == (1_000_000, "part-0000017.jsonl", "part-0999999.jsonl")

@@ -1,72 +1,28 @@
 """`StreamDataModule` with the real Lightning Trainer: checkpoints in and between epochs, and other batches."""
 
-import logging
 import runpy
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.stream import Stream
+from gristmill.stream import Collate, Stream
 
-pytest.importorskip("lightning")
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning: few workers, few batches, no logger
-
-import torch  # noqa: E402
-from lightning.pytorch import LightningModule, Trainer  # noqa: E402
-
-from gristmill.stream.trainers.lightning import StreamDataModule  # noqa: E402
-
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-
-
-class Recorder(LightningModule):
-    """A model of one weight that notes the rows it is trained on."""
-
-    def __init__(self, save_at=None, path=None):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.rows, self.validated = [], []
-        self.save_at, self.path = save_at, path
-
-    def training_step(self, batch):
-        self.rows += batch["input_ids"][batch["row_mask"]].tolist()
-        return self.weight.sum()
-
-    def validation_step(self, batch):
-        self.validated += batch["input_ids"][batch["row_mask"]].tolist()
-
-    def on_train_batch_end(self, outputs, batch, batch_idx):
-        if self.global_step == self.save_at and not self.path.exists():
-            self.trainer.save_checkpoint(self.path)
-            self.trainer.should_stop = True
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+pytestmark = [
+    pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning is not installed: pip install lightning"),
+    pytest.mark.filterwarnings("ignore"),  # of Lightning: few workers, few batches, no logger
+]
 
 
 def make_stream(packed, **options):
-    from gristmill.stream import Collate
-
     return Stream(packed, seed=7, collate=Collate(fields=("input_ids", "row_mask")), **options)
 
 
-def fit(packed, folder, batch_size, *, save_at=None, resume=False, accumulate=1, epochs=2, validation=None, **options):
-    path = folder / "saved.ckpt"
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        devices=1,
-        accumulate_grad_batches=accumulate,
-        min_epochs=0,
-        **quiet,
-        **options,
-    )
-    model = Recorder(save_at, path)
-    data = StreamDataModule(make_stream(packed, epochs=2), batch_size, validation)
-    trainer.fit(model, datamodule=data, ckpt_path=path if resume else None, weights_only=False)
-    return model, trainer
+def fit(packed, folder, batch_size, **options):
+    from gristmill_testing.lightning_training import train_on_stream
+
+    return train_on_stream(make_stream(packed, epochs=2), folder, batch_size, **options)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,11 @@ def theirs(source, record, **options):
     return rendered[0]
 
 
+@functools.cache
+def compile_template(source):
+    return ChatTemplate(source, VARIABLES, today=TODAY)
+
+
 @pytest.mark.parametrize(
     ("name", "chats"),
     [
@@ -117,7 +122,7 @@ def theirs(source, record, **options):
 )
 def test_texts_are_theirs(name, chats):
     source = template_source(name)
-    template = ChatTemplate(source, VARIABLES, today=TODAY)
+    template = compile_template(source)
     for record in chat_records(chats, COUNT):
         conversation = parse_conversation(record)
         for prompts in (False, True):
@@ -134,12 +139,16 @@ def test_texts_are_theirs(name, chats):
 
 
 @functools.cache
-def kernels(template, tokenizer, **options):
+def render_kernel(template, tokenizer, **options):
     folder = str(tokenizer_folder(tokenizer))
     render = Render(template=template, tokenizer=folder, date=TODAY.isoformat(), **options).resolve(".")
-    render = msgspec.structs.replace(render, is_tokenized=True)
-    tokenize = to_chat_form(Tokenize(tokenizer=folder, engine="auto"), None, cuts=False).resolve(".")
-    return render.load(), tokenize.load()
+    return msgspec.structs.replace(render, is_tokenized=True).load()
+
+
+@functools.cache
+def tokenize_kernel(tokenizer):
+    tokenize = Tokenize(tokenizer=str(tokenizer_folder(tokenizer)), engine="auto")
+    return to_chat_form(tokenize, None, cuts=False).resolve(".").load()
 
 
 def batch(records):
@@ -150,9 +159,8 @@ def batch(records):
 
 def tokens_of(template, tokenizer, records, **options):
     """For each record that could be rendered: its place, ids and mask."""
-    render, tokenize = kernels(template, tokenizer, **options)
-    rendered = render.apply(batch(records), 0)
-    done = tokenize.apply(rendered.batch, 0)
+    rendered = render_kernel(template, tokenizer, **options).apply(batch(records), 0)
+    done = tokenize_kernel(tokenizer).apply(rendered.batch, 0)
     assert not done.dropped
     places = rendered.batch.column(ORIGIN).field("position").to_pylist()
     columns = done.batch.column("input_ids").to_pylist(), done.batch.column("loss_mask").to_pylist()
