@@ -1,5 +1,6 @@
 """Fixtures for all tests. What workers must be able to import lies in `tests/support`, put on `sys.path` here."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -35,8 +36,39 @@ def plan_cache(tmp_path):
     choose_plan_cache(None)
 
 
+# Files that take longest, those that wait most first: while they wait, another process runs tests that compute.
+# They begin before all others, so that no process is left with a long one when the others are done.
+LONGEST_FILES = (
+    "faults/test_ray.py",
+    "public/test_documents.py",
+    "public/test_guides.py",
+    "text/chats/test_against_transformers.py",
+    "pipeline/test_store_outputs.py",
+    "conformance/test_every_step.py",
+    "faults/test_pipeline_poison.py",
+    "public/test_readme.py",
+    "runtime/test_kernels.py",
+    "faults/test_resealed_shards.py",
+    "conformance/test_every_backend.py",
+    "faults/test_barrier_kill.py",
+    "faults/test_pipeline_kill.py",
+    "golden/test_golden.py",
+)
+
+
 def pytest_addoption(parser):
     parser.addoption("--rewrite-golden", action="store_true", help="record the hashes of tests/golden again")
+
+
+def pytest_collection_modifyitems(items):
+    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
+def pytest_collection_finish():
+    # Libraries and tests are a million objects that stay: no test waits until they have been searched for garbage.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
