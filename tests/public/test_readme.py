@@ -54,6 +54,7 @@ def shell_of_user(copy_of_repository):
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     folders = [str(copy_of_repository.parent / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
     environment["PATH"] = os.pathsep.join(folders)
+    environment["PIP_NO_COMPILE"] = "1"  # only what is imported is compiled, when it is
     script = ["set -e"]
     for block in _blocks("bash"):
         script += [block, "echo --- end of block ---"]
