@@ -79,10 +79,11 @@ def extract_part(path: str, output: str) -> None:
     import msgspec
     from resiliparse.extract.html2text import extract_plain_text
 
+    options = {"preserve_formatting": True, "main_content": True, "alt_texts": False, "links": False}
     with Path(path).open("rb") as lines, Path(output).open("wb") as file:
         for line in lines:
             record = msgspec.json.decode(line)
-            record["text"] = extract_plain_text(record["text"], preserve_formatting=True, main_content=True)
+            record["text"] = extract_plain_text(record["text"], **options)
             file.write(msgspec.json.encode(record) + b"\n")
 
 

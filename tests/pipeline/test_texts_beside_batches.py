@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gristmill.pipeline.stages import slice_run
-from gristmill.steps import Length, Pack, Read, Tokenize, Write
+from gristmill.steps import Html, Length, Pack, Read, Tokenize, Write
 from gristmill.text.tokenizers import save_tokenizer, train_bpe
 
 TEXTS = ["", "a", "größe", "粉と水", "grist " * 40, "🌾" * 7, "mill " * 9]
@@ -65,3 +65,19 @@ def test_other_outputs_need_the_column(mill, monkeypatch, source):
     strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
     assert taken == [False]
     assert strings.dataset_hash == column.dataset_hash
+
+
+@pytest.mark.parametrize("steps", [[Html()], [Length(min_chars=9), Html(), Length(min_chars=3)]], ids=len)
+@pytest.mark.parametrize(
+    "output", [Write(format="jsonl", compression="none"), Write(format="arrow")], ids=["jsonl", "arrow"]
+)
+def test_pages_become_texts_without_a_column_of_pages(mill, monkeypatch, tmp_path, steps, output):
+    pytest.importorskip("resiliparse")
+    pages = ["<p>Größe &amp; <b>Maß</b></p>", "no page", "<p> </p>", "<div>" * 2001, "", "<main><li>one<li>two</main>"]
+    lines = [json.dumps({"n": number, "body": {"html": page, "x": 1}}) for number, page in enumerate(pages)]
+    (tmp_path / "pages.jsonl").write_text("\n".join([*lines, '{"n": 7}']))
+    recipe = mill.recipe({"web": Read(read=f"{tmp_path}/pages.jsonl", text="body.html")}, [*steps, output])
+    strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
+    assert taken == [True]
+    assert strings.dataset_hash == column.dataset_hash
+    assert strings.books == column.books

@@ -28,7 +28,9 @@ class Texts:
     (2, [7, 1], 8)
     """
 
-    def __init__(self, texts: Sequence[str] | pa.Array) -> None:
+    def __init__(self, texts: Sequence[str] | pa.Array, schema: pa.Schema | None = None) -> None:
+        self.schema = schema
+        """The schema from which a reader left their column out."""
         self._column = texts if isinstance(texts, pa.Array) else None
         self._strings = None if isinstance(texts, pa.Array) else list(texts)
         self._chosen_from: tuple[Texts, NDArray[np.bool_]] | None = None
@@ -70,7 +72,7 @@ class Texts:
     def filter(self, is_kept: NDArray[np.bool_]) -> Texts:
         """Return the texts that are kept."""
         if self._column is not None:
-            return Texts(self._column.filter(pa.array(is_kept)))
-        texts = Texts(list(compress(self.strings, is_kept.tolist())))
+            return Texts(self._column.filter(pa.array(is_kept)), self.schema)
+        texts = Texts(list(compress(self.strings, is_kept.tolist())), self.schema)
         texts._chosen_from = self, is_kept
         return texts

@@ -1,8 +1,12 @@
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.core.sample_batches import documents, texts
 from gristmill.steps import Html
-from gristmill.steps.cleaning.html import MAX_DEPTH, is_too_deep
+from gristmill.steps.cleaning.html import MAX_DEPTH, is_html, is_too_deep
 
 pytest.importorskip("resiliparse")
 
@@ -42,3 +46,9 @@ def test_pages_that_are_nested_too_deep_are_dropped(page):
 )
 def test_long_pages_are_not_deep(page):
     assert not is_too_deep(page)
+
+
+@given(st.text("<>a/!&;#1 \n", max_size=20))
+def test_a_page_is_known_by_a_whole_tag_or_entity(text):
+    pattern = r"<[a-zA-Z!/][^>]*>|&[#a-zA-Z][a-zA-Z0-9]{1,8};"
+    assert is_html(text) == pc.match_substring_regex(pa.array([text]), pattern)[0].as_py()

@@ -45,7 +45,7 @@ def edit_texts(
     edited = pc.replace_with_mask(
         texts, pa.array(is_changed), pa.array([new_texts[row] for row in sorted(new_texts)], texts.type)
     )
-    changed_batch, quarantined = put_columns(step, batch, {TEXT: edited})
+    changed_batch, quarantined = put_columns(step, batch, {TEXT: edited}, is_changed)
     # A row that is quarantined shifts the others, so that no pair of texts could be shown.
     changed_rows = None if quarantined else is_changed
     return StepResult(changed_batch, quarantined=quarantined, counters=dict(counters), changed_rows=changed_rows)

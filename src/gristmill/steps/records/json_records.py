@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def with_values(line: bytes, changes: Iterable[tuple[Sequence[str], Any]]) -> bytes:
+def with_values(line: bytes | memoryview, changes: Iterable[tuple[Sequence[str], Any]]) -> bytes:
     """Return the record with these values at their paths.
 
     >>> with_values(b'{"id": 1.50, "body": {"text": "a"}}', [(("body", "text"), "b")])

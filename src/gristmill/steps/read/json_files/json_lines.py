@@ -84,7 +84,7 @@ class JsonLinesReader:
             batch, num_more = self._account_for_rest(raw.rest, batch, cut.quarantined)
             num_blank += num_more
         cut.quarantined.sort(key=lambda record: record.position)
-        texts = Texts(self._fields.texts(rows)) if keeps_strings else None
+        texts = Texts(self._fields.texts(rows), self._schema) if keeps_strings else None
         return CellBatch(raw.cell, batch, num_blank, cut.quarantined, +counters, texts)
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:
