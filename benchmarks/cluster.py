@@ -75,6 +75,7 @@ class SimulatedBackend:
 
     can_kill = True
     is_local = False
+    max_chunks = 2
 
     def __init__(self, result: object = None) -> None:
         self._events: deque = deque()

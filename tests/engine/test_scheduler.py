@@ -53,12 +53,14 @@ def kind(value):
     seed=st.integers(0, 2**32),
     outside_kills=st.integers(0, 3),
     num_nodes=st.integers(0, 3),
+    max_chunks=st.integers(1, 2),
 )
 @settings(max_examples=400, deadline=None)
-def test_every_item_leaves_once_and_no_innocent_is_blamed(names, policy, seed, outside_kills, num_nodes):
+def test_every_item_leaves_once_and_no_innocent_is_blamed(names, policy, seed, outside_kills, num_nodes, max_chunks):
     """Whatever happens in whatever order, with up to three workers killed from outside at bad moments."""
     plans = {index: PLANS[name] for index, name in enumerate(names)}
-    more = {"outside_kills": outside_kills, "nodes": [f"node {number}" for number in range(num_nodes)]}
+    nodes = [f"node {number}" for number in range(num_nodes)]
+    more = {"outside_kills": outside_kills, "nodes": nodes, "max_chunks": max_chunks}
     outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, policy, **more)
     assert Counter(index for index, _ in outcomes) == Counter(range(len(names)))
     values = dict(outcomes)
@@ -85,12 +87,13 @@ def test_every_item_leaves_once_and_no_innocent_is_blamed(names, policy, seed, o
         timeout=st.just(5.0),
     ),
     seed=st.integers(0, 2**32),
+    max_chunks=st.integers(1, 2),
 )
 @settings(max_examples=200, deadline=None)
-def test_late_items_are_found_among_others(names, policy, seed):
+def test_late_items_are_found_among_others(names, policy, seed, max_chunks):
     all_plans = {**PLANS, "hangs once": ["hang", "ok"], "hangs always": ["hang"]}
     plans = {index: all_plans[name] for index, name in enumerate(names)}
-    outcomes, _, _ = simulate(random.Random(seed), plans, JOB, policy)
+    outcomes, _, _ = simulate(random.Random(seed), plans, JOB, policy, max_chunks=max_chunks)
     assert Counter(index for index, _ in outcomes) == Counter(range(len(names)))
     for index, value in outcomes:
         assert kind(value) == ("timeout" if names[index] == "hangs always" else None)
@@ -98,12 +101,12 @@ def test_late_items_are_found_among_others(names, policy, seed):
             assert value.failure.attempts == policy.retries + 1
 
 
-@given(seed=st.integers(0, 2**32), policy=policies, position=st.integers(0, 9))
+@given(seed=st.integers(0, 2**32), policy=policies, position=st.integers(0, 9), max_chunks=st.integers(1, 2))
 @settings(max_examples=60, deadline=None)
-def test_worker_that_dies_while_it_receives_an_item(seed, policy, position):
+def test_worker_that_dies_while_it_receives_an_item(seed, policy, position, max_chunks):
     """No item had been started, yet it is always the same one that kills: it must be found, not tried for ever."""
     plans = {index: ["die on arrival"] if index == position else ["ok"] for index in range(10)}
-    outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, policy)
+    outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, policy, max_chunks=max_chunks)
     assert Counter(index for index, _ in outcomes) == Counter(range(10))
     values = dict(outcomes)
     assert {index: kind(value) for index, value in values.items() if kind(value)} == {position: "worker_died"}
@@ -167,6 +170,24 @@ def test_first_failing_item_in_order_ends_the_job(names, policy, seed, outside_k
     assert next_index == (failing[0] if failing else len(names))
     assert all(held[index] == ("result", index) for index in range(next_index))
     assert backend.closed or not backend.num_starts
+
+
+def test_busy_workers_are_sent_the_next_chunk_but_not_the_last_ones():
+    plans = {index: ["ok"] for index in range(40)}
+    policy = Policy(workers=2, chunk_size=1)
+    _, backend, _ = simulate(random.Random(0), plans, JOB, policy, max_chunks=2)
+    assert 10 < backend.num_ahead <= 40 - 2 * policy.workers
+    _, backend, _ = simulate(random.Random(0), plans, JOB, policy)
+    assert not backend.num_ahead
+
+
+def test_a_chunk_that_waited_behind_a_death_is_not_to_blame():
+    """One item ends its worker twice while another one waits there: that one is run once, when it is its turn."""
+    plans = {index: ["ok"] for index in range(12)} | {5: ["die", "die", "ok"]}
+    for seed in range(40):
+        outcomes, backend, _ = simulate(random.Random(seed), plans, JOB, Policy(workers=1, chunk_size=1), max_chunks=2)
+        assert sorted(outcomes) == [(index, ("result", index)) for index in plans]
+        assert backend.runs == dict.fromkeys(plans, 1) | {5: 3}
 
 
 def test_suspect_runs_with_no_other_worker_around():

@@ -187,6 +187,9 @@ class Backend(Protocol):
     is_local: bool
     """Whether workers share the memory of this machine, so that it limits their number."""
 
+    max_chunks: int
+    """How many chunks a worker may hold: the one that it runs, and where messages take long one that waits there."""
+
     def start(self, place: Place | None, *, node: str | None = None) -> WorkerHandle:
         """Start a worker without a job, bound to a place if there is one; preferably on a node, if one is named."""
 

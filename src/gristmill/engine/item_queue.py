@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _CHUNK_SECONDS = 0.05
 """The time that a chunk should take: long beside the cost of sending it, short beside a job."""
+_AHEAD_SECONDS = 0.5
+"""The longest chunk behind which another one may wait: beside it, the milliseconds of a message do not count."""
 _CHUNK_BYTES = 1 << 20
 _MAX_CHUNK = 8192
 _PULL_SECONDS = 0.01
@@ -53,6 +55,12 @@ class ChunkSizer:
             return self._size
         # The last chunks are small, so that all workers finish together.
         return max(1, min(self._size, (self._total - num_pulled) // (3 * self._num_workers)))
+
+    def can_send_ahead(self, num_pulled: int, num_workers: int) -> bool:
+        """Whether chunks are short, and every worker will get another one after the next."""
+        size = self.choose_size(num_pulled)
+        has_more = self._total is None or self._total - num_pulled > size * num_workers
+        return has_more and size * self._seconds_per_item < _AHEAD_SECONDS
 
     def observe_time(self, num_items: int, seconds: float) -> None:
         """Learn from the time that items took."""
@@ -144,6 +152,12 @@ class ItemQueue:
         self._num_chunks += 1
         # A range, not a list: the scheduler then passes the results on as one run, without looking at each.
         return Chunk(self._num_chunks, range(self._next_index - len(items), self._next_index), items)
+
+    def can_send_ahead(self, num_workers: int) -> bool:
+        """Whether the next chunk may be sent to a worker that is busy: never one that is to run by itself."""
+        if self._front:
+            return False  # what was put back is rare, and does not wait
+        return not self.is_exhausted and self._sizer.can_send_ahead(self._next_index - self._first_index, num_workers)
 
     def make_chunk(self, entries: list[tuple[int, Any]]) -> Chunk:
         """Make a chunk of these numbered items."""

@@ -64,9 +64,13 @@ class PooledWorker:
         """Whether it may be sent another chunk."""
         return self.is_ready and not (self.is_leaving or self.is_retiring or self.timed_out_item is not None)
 
+    def unfinished_chunks(self) -> list[Chunk]:
+        """Return the chunks with items that have no outcome yet, the one that it runs first."""
+        return [chunk for chunk in self.chunks.values() if not chunk.is_dissolved]
+
     def unfinished_items(self) -> list[tuple[int, Any]]:
         """Return the items that were sent to it and have no outcome yet."""
-        return [entry for chunk in self.chunks.values() if not chunk.is_dissolved for entry in chunk.unfinished_items()]
+        return [entry for chunk in self.unfinished_chunks() for entry in chunk.unfinished_items()]
 
 
 class JobWorkers:
@@ -80,6 +84,8 @@ class JobWorkers:
         self._idle: dict[PooledWorker, None] = {}
         """Workers that may be sent a chunk, the one that was busy last at the end: its caches are warm."""
         self._busy: set[PooledWorker] = set()
+        self._fillable: dict[PooledWorker, None] = {}
+        """Busy workers that may hold another chunk."""
         self._leaving: set[PooledWorker] = set()
         self._was_ready = False
         self._setup_failures = 0
@@ -165,23 +171,42 @@ class JobWorkers:
         """Note that a worker can be sent a chunk."""
         self._idle[worker] = None
 
+    def find_fillable(self) -> PooledWorker | None:
+        """Find a busy worker that can be sent another chunk; None if there is none."""
+        while self._fillable:
+            worker = next(reversed(self._fillable))
+            if worker.can_take_more and not worker.is_isolated:
+                return worker
+            del self._fillable[worker]
+        return None
+
     def begin_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
         """Note that a chunk was sent to a worker."""
+        chunk.was_sent_ahead = bool(worker.chunks)
+        if not worker.chunks:
+            worker.busy_since = monotonic()
         worker.chunks[chunk.number] = chunk
-        worker.busy_since = monotonic()
         worker.num_items += len(chunk.items)
         self._busy.add(worker)
         self._idle.pop(worker, None)
+        self._note_room(worker)
 
     def end_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
         """Note that a chunk has ended. The worker leaves if it was to do so."""
         del worker.chunks[chunk.number]
+        worker.busy_since = monotonic()
+        self._note_room(worker)
         if not worker.chunks:
             self._busy.discard(worker)
             if worker.is_retiring:
                 self.stop_worker(worker)
             else:
                 self.put_idle(worker)
+
+    def _note_room(self, worker: PooledWorker) -> None:
+        self._fillable.pop(worker, None)
+        if 0 < len(worker.chunks) < self._pool.max_chunks:
+            self._fillable[worker] = None
 
     def stop_worker(self, worker: PooledWorker) -> None:
         """Let an idle worker exit. A worker that is still in its set-up is killed, since nothing would be lost."""
@@ -307,6 +332,7 @@ class JobWorkers:
         """
         worker = self._workers.pop(event.worker)
         self._idle.pop(worker, None)
+        self._fillable.pop(worker, None)
         self._busy.discard(worker)
         self._leaving.discard(worker)
         if not (worker.is_ready or worker.is_leaving or event.is_blameless):

@@ -159,10 +159,23 @@ class Scheduler:
         else:  # a new worker might be placed on the node that is kept free
             self._failures.release_due_retries()
             self._start_workers()
-        # A busy worker gets no second chunk in advance: it might wait there behind a slow item while others are idle.
         while (worker := self._workers.take_idle()) is not None:
             if not self._feed(worker):
                 self._workers.put_idle(worker)
+                return
+        self._send_ahead()
+
+    def _send_ahead(self) -> None:
+        """Send busy workers the chunk that they run next, so that they do not wait for a message between two chunks.
+
+        It waits there behind another one while others may become idle. So it is done only where chunks are short and
+        every worker still gets another one after it, and not while an item is watched because it failed: a death must
+        point to what was running.
+        """
+        if self._policy.max_items_per_worker is not None or self._failures.has_open_cases or self._failures.has_work:
+            return
+        while self._queue.can_send_ahead(len(self._workers)) and (worker := self._workers.find_fillable()) is not None:
+            if not self._feed(worker):
                 return
 
     def _start_workers(self) -> None:
@@ -319,8 +332,12 @@ class Scheduler:
         out_of_memory = self._pool_sizer.was_killed_by_kernel(event)
         if out_of_memory and not worker.is_isolated:
             self._pool_sizer.shrink_for(suspect)
-        # Alone: if another item of the chunk kills its worker too, the next death points to it directly.
-        self._queue.put_back([entry for entry in items if entry[0] != suspect], alone=True)
+        # Alone: if another item of the chunk kills its worker too, the next death points to it directly. Not what only
+        # waited behind it.
+        for chunk in reversed(worker.unfinished_chunks()):
+            is_waiting = chunk.was_sent_ahead and suspect >= 0 and suspect not in chunk.indexes
+            others = [entry for entry in chunk.unfinished_items() if entry[0] != suspect]
+            self._queue.put_back(others, alone=not is_waiting)
         for index, item in items:
             if index == suspect and worker.killed_at_bytes is not None:
                 self._failures.handle_growth(index, item, event, worker.killed_at_bytes)
@@ -337,8 +354,9 @@ class Scheduler:
         if not items or any(index == event.item for index, _ in items):
             return event.item
         # The worker died before it recorded an item, perhaps while it received the chunk. Items run in order, so the
-        # first without an outcome is the suspect.
-        return items[0][0]
+        # first without an outcome is the suspect. One that was sent ahead had most likely not begun: it is put back to
+        # run by itself, is not sent ahead again, and a second such death is then attributed to it.
+        return -1 if worker.unfinished_chunks()[0].was_sent_ahead else items[0][0]
 
     def _report_death(self, worker: PooledWorker, event: Died) -> None:
         name, cause = event.worker.name, event.cause

@@ -104,6 +104,11 @@ class WorkerPool:
         handle.assign(spec)
         return handle, is_started
 
+    @property
+    def max_chunks(self) -> int:
+        """How many chunks a worker may hold."""
+        return self._open().max_chunks
+
     def find_other_node(self, node: str) -> str | None:
         """Find a node other than this one; None if there is none."""
         return self._open().find_other_node(node)

@@ -64,6 +64,8 @@ class SimulatedWorker:
         for index in chunk.indexes:
             if self._backend.plan(index) == "unsendable":
                 raise TypeError(f"cannot pickle item {index}")
+        if self.chunks:
+            self._backend.check_chunk_ahead(self, chunk)
         self.chunks.append(chunk)
         return 100 * len(chunk.items)
 
@@ -84,7 +86,9 @@ class SimulatedBackend:
     can_kill = True
     is_local = True
 
-    def __init__(self, rng, clock, plans, *, outside_kills=0, setup_plans=(), returns_unstarted=True, nodes=()):
+    def __init__(
+        self, rng, clock, plans, *, outside_kills=0, setup_plans=(), returns_unstarted=True, nodes=(), max_chunks=1
+    ):
         self._rng = rng
         self._clock = clock
         self._plans = plans
@@ -92,6 +96,8 @@ class SimulatedBackend:
         self._setup_plans = list(setup_plans)
         self._returns_unstarted = returns_unstarted
         self.nodes = nodes
+        self.max_chunks = max_chunks
+        self.num_ahead = 0
         self.workers = []
         self.runs = {}
         self.num_starts = 0
@@ -107,6 +113,11 @@ class SimulatedBackend:
     def plan(self, index):
         entries = self._plans.get(index, ["ok"])
         return entries[min(self.runs.get(index, 0), len(entries) - 1)]
+
+    def check_chunk_ahead(self, worker, chunk):
+        self.num_ahead += 1
+        assert len(worker.chunks) < self.max_chunks
+        assert not any(index in self.runs for index in chunk.indexes), "an item that was run before is sent ahead"
 
     def find_other_node(self, node):
         return next((other for other in self.nodes if other != node), None)

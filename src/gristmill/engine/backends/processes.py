@@ -25,6 +25,7 @@ class ProcessBackend:
 
     can_kill = True
     is_local = True
+    max_chunks = 1
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()

@@ -63,6 +63,7 @@ class RayBackend:
 
     can_kill = True
     is_local = False
+    max_chunks = 2
 
     def __init__(self, settings: RaySettings | None = None) -> None:
         self._settings = settings or RaySettings()

@@ -81,6 +81,7 @@ class SerialBackend:
 
     can_kill = False
     is_local = True
+    max_chunks = 1
 
     def __init__(self) -> None:
         self._events: list[Event] = []

@@ -111,6 +111,7 @@ class ThreadBackend:
 
     can_kill = False
     is_local = True
+    max_chunks = 1
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()

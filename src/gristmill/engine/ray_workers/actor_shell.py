@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 RECORDING_BYTES = 64 * 1024
+KEPT_ANSWERS = 4
+"""At least as many as calls that are under way to one actor: a job to forget, a job to load, two chunks."""
 
 
 class ActorShell:
@@ -31,8 +33,8 @@ class ActorShell:
     def __init__(self) -> None:
         self._home = ""
         self._server: Any = None
-        self._last_number = b""
-        self._last_answer = b""
+        self._answers: dict[bytes, bytes] = {}
+        """The last answers, by the numbers of their calls."""
 
     def describe(self, request: bytes) -> bytes:
         """Describe this process and what is installed on its node, as JSON."""
@@ -57,13 +59,14 @@ class ActorShell:
     def call(self, message: bytes) -> bytes:
         """Serve one call. The same number again returns the same answer: the first one may have been lost."""
         number = message[:8]
-        if number != self._last_number:
+        if number not in self._answers:
             if self._server is None:
                 module, _, name = self._home.partition(":")
                 self._server = getattr(importlib.import_module(module), name)()
-            self._last_answer = self._server.answer(message[8:])
-            self._last_number = number
-        return self._last_answer
+            self._answers[number] = self._server.answer(message[8:])
+            for old in list(self._answers)[:-KEPT_ANSWERS]:
+                del self._answers[old]
+        return self._answers[number]
 
     def leave(self) -> None:
         """End the process of this actor."""

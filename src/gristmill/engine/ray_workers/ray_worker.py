@@ -123,6 +123,8 @@ class RayWorker:
         self._note_of_call = -1
         self._num_answers = 0
         self._is_stopping = False
+        self._is_being_examined = False
+        """Whether its node was asked how it ended."""
         self.has_ended = False
         self.started = monotonic()
         actor.describe(self._on_description)
@@ -268,6 +270,8 @@ class RayWorker:
 
     def _on_error(self, error: BaseException | None) -> list[Event]:
         """Find out how the actor ended. Its node's agent knows; where that is gone too, the node was lost."""
+        if self._is_being_examined:  # errors of its other calls say the same
+            return []
         if self._is_stopping:
             return [self._end("was stopped")]
         errors = cluster.list_errors()
@@ -278,7 +282,7 @@ class RayWorker:
         out_of_memory = is_memory_kill(error)
         if getattr(error, "preempted", False) or "node died" in str(error).lower() or self._agent is None:
             return [self._end_unseen(out_of_memory=out_of_memory)]
-        self._is_stopping = True  # errors of its other calls say the same
+        self._is_being_examined = True
         request = {"verb": "end", "pid": self._actor.description["pid"]}
         self._agent.call(json.dumps(request).encode(), self._end_later(out_of_memory=out_of_memory))
         self._backend.call_later(_AUTOPSY_SECONDS, partial(self._give_up_on_agent, out_of_memory=out_of_memory))

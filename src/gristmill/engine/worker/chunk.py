@@ -30,7 +30,7 @@ RETURN_AFTER_SECONDS = 0.2
 class Chunk:
     """Items of the input that are sent together. Workers run them in order, so `num_done` says which have ended."""
 
-    __slots__ = ("indexes", "is_dissolved", "items", "num_done", "number")
+    __slots__ = ("indexes", "is_dissolved", "items", "num_done", "number", "was_sent_ahead")
 
     def __init__(self, number: int, indexes: Sequence[int], items: Sequence[Any]) -> None:
         self.number = number
@@ -39,6 +39,8 @@ class Chunk:
         self.num_done = 0
         self.is_dissolved = False
         """Whether its items are in the queue again, so that later results of this chunk must be ignored."""
+        self.was_sent_ahead = False
+        """Whether its worker had another one to run first: until that has ended, this one has not begun."""
 
     def unfinished_items(self) -> list[tuple[int, Any]]:
         """Return the items without an outcome, with their numbers."""

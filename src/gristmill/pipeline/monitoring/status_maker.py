@@ -137,7 +137,8 @@ class StatusMaker:
             cpu_share, memory = None, 0
         counts = {**worker.counts, **_read_counts(worker)}
         num_bytes = counts.get("bytes", 0)
-        items = [item for _, item in worker.unfinished_items()]
+        running = worker.unfinished_chunks()[:1]  # another one may wait there
+        items = [item for chunk in running for _, item in chunk.unfinished_items()]
         return WorkerStatus(
             name=handle.name,
             node=handle.node or "",
