@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +15,7 @@ from gristmill.core.errors import TooManyDuplicatesError, UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline.barriers.deduplicate import merge, sign
 from gristmill.pipeline.planning import units
+from gristmill.pipeline.publishing import publish
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.manifest import load_manifest
 from gristmill.shards.verify import verify
@@ -268,6 +270,29 @@ def test_with_other_barriers_and_a_step_of_one_source(mill, two_sources, tiny_un
     paths = {step.file.path for step in result.manifest.deduplicated}
     assert paths == {"dropped/duplicates.parquet", "dropped/duplicates-1.parquet"}
     assert result.manifest.deduplicated[0].loss.keys() == {"web"}
+
+
+def test_a_copy_that_goes_is_not_counted_though_its_survivor_is_reused(mill, tmp_path, monkeypatch):
+    """Which documents stand for others is no byte of their unit: the receipt of a reused unit must not tell it."""
+    rng = random.Random(3)
+    texts = [new_text(rng) for _ in range(20)]
+    sources = {"a": write_source(tmp_path / "in/a", texts), "b": write_source(tmp_path / "in/b", texts[:5])}
+    recipe = mill.recipe(sources, [Deduplicate(max_source_loss=1.0, prefer=["a", "b"]), Write(format="jsonl")])
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "publish", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            mill.run(recipe)
+    write_source(tmp_path / "in/b", [new_text(rng), *texts[:2]])
+    assert count_clusters(mill.run(recipe).manifest) == {"a": 2, "b": 0}
+
+
+def count_clusters(manifest):
+    return {
+        source: account.counters["clusters"]
+        for source, accounts in manifest.books.items()
+        for account in accounts
+        if account.step == "deduplicate"
+    }
 
 
 def test_the_table_is_guarded_and_goes_with_the_dataset(mill, two_sources):

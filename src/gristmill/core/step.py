@@ -369,6 +369,10 @@ class GlobalStep(Step, frozen=True, kw_only=True):
         """Whether the training records of all sources are written as one interleaved lane."""
         return False
 
+    def expected_barrier_bytes(self, num_bytes: int, *, on_store: bool) -> int:  # noqa: ARG002
+        """Estimate the memory of a worker for the barrier's tasks, of this much text in all that may lie on a store."""
+        return 0
+
     def max_first(self, split: str) -> int | None:  # noqa: ARG002
         """Return how many of the first records of a split it needs; None means all of them."""
         return None

@@ -70,6 +70,8 @@ class _SourceProgress:
     """Number of the next stage."""
     entry_account: str | None = "read"
     """Name of the account that counts the records coming into the stage."""
+    entry_counters: Mapping[str, int] = field(default_factory=dict)
+    """Counters of that account which a barrier knows."""
     prepended_steps: tuple[LocalStep, ...] = ()
     """Local steps that a barrier has put before the stage's own."""
     books: list[Account] = field(default_factory=list)
@@ -290,7 +292,10 @@ class Execution:
     def _collect_results(self, source: _SourceProgress) -> None:
         """Collect the books and files that a stage's units have left."""
         source.results = StageResults(self._runner, source.units)
-        source.books += add_books(result.books for result in source.results) or self._make_empty_books(source)
+        books = add_books(result.books for result in source.results) or self._make_empty_books(source)
+        for name, count in source.entry_counters.items():
+            books[0].counters[name] = count
+        source.books += books
         scores = self._open_scores(source)
         for result in source.results:
             source.quarantine += result.quarantine
@@ -324,6 +329,7 @@ class Execution:
         """
         source.stage_number += 1
         source.entry_account, source.prepended_steps = outcome.entry_account, outcome.prepended_steps
+        source.entry_counters = outcome.entry_counters.get(source.plan.name, {})
         stage = source.stage
         described = fingerprint.of(
             fingerprint.describe_steps([*(outcome.prepended_steps or [step]), *stage.steps]),

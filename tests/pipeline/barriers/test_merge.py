@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.seeds import find_ranges
-from gristmill.pipeline.barriers.deduplicate import merge
 from gristmill.pipeline.barriers.deduplicate.merge import (
     MergePlan,
     make_merge_tasks,
@@ -30,6 +29,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
 )
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.shards.manifest import StoredFile
+from gristmill.steps.deduplicate import partition_sizes
 from gristmill.storage.locations import StorePath
 from gristmill.storage.wait_clock import wait_clock
 
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 def test_examples():
-    assert doctest.testmod(merge).attempted
+    assert doctest.testmod(partition_sizes).attempted
 
 
 def count_pieces(plan):

@@ -1,17 +1,22 @@
 """What limits the number of workers, and how much memory a run will need."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 from gristmill_testing.small_tokenizers import trained
 
+from gristmill.core.recipe import Recipe
 from gristmill.engine import resources
 from gristmill.pipeline.planning import expected_memory
 from gristmill.pipeline.planning.expected_memory import expect_memory
+from gristmill.pipeline.planning.plan import make_plan
+from gristmill.steps.deduplicate.deduplicate import Deduplicate
 from gristmill.steps.language import Language
 from gristmill.steps.length import Length
 from gristmill.steps.pack.pack import Pack
+from gristmill.steps.read import Read
 from gristmill.steps.write import Write
 
 MIB = 1 << 20
@@ -54,6 +59,24 @@ def test_the_stage_that_needs_most_decides(monkeypatch):
     both = expect_memory([[language], [packed]], slice_bytes=MIB, num_tasks=9, in_process=False)
     assert both.worker_bytes == _expect(language).worker_bytes > plain
     assert _expect(language, packed, slice_bytes=MIB).worker_bytes == both.worker_bytes + 2 * MIB
+
+
+def test_partitions_of_a_barrier_count(monkeypatch, tmp_path):
+    _machine(monkeypatch)
+    plain = _expect(Length()).worker_bytes
+    near, lines = Deduplicate(), Deduplicate(kind="lines").resolve("")
+    assert near.expected_barrier_bytes(64 << 30, on_store=False) == 160 * MIB
+    assert near.expected_barrier_bytes(64 << 30, on_store=True) > 160 * MIB
+    assert lines.expected_barrier_bytes(1 << 30, on_store=True) == 160 * MIB
+    larger = expect_memory([[Length()]], slice_bytes=0, num_tasks=9, in_process=False, barrier_bytes=160 * MIB)
+    assert larger.worker_bytes == plain + 160 * MIB
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "word " * 2_000_000}) + "\n")
+    sizes = []
+    for partition_bytes in (1, 1 << 30):
+        steps = [Deduplicate(partition_bytes=partition_bytes), Write(format="jsonl")]
+        recipe = Recipe(sources={"web": Read(read="in.jsonl")}, steps=steps, output="out", folder=str(tmp_path))
+        sizes.append(make_plan(recipe, backend="processes").outline().memory.worker_bytes)
+    assert sizes[1] - sizes[0] > 5 * MIB, "the plan of a recipe has them too"
 
 
 def test_the_parent_loads_models_but_writes_nothing(monkeypatch):

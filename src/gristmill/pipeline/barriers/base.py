@@ -61,6 +61,8 @@ class BarrierOutcome:
     """Units of the next stage by source, iterated once; fingerprints tell what the barrier did to their records."""
     entry_account: str | None
     """Name of the account that counts the records coming in; None: the prepended steps account for them."""
+    entry_counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By source: counters of that account that depend on all units, so that no receipt of one may hold them."""
     prepended_steps: tuple[LocalStep, ...] = ()
     """Local steps that the next stage runs before its own."""
     deduplicated: Deduplicated | None = None

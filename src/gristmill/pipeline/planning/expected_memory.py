@@ -1,7 +1,8 @@
 """The memory that a run will need, and the number of its workers: estimates for the plan, which shape no bytes.
 
 A worker takes what its imports take, one cell with its batches, and what each step says that it holds
-(`Step.expected_bytes`). The stage that needs most decides, since a worker frees what no later stage needs.
+(`Step.expected_bytes`). The stage that needs most decides, since a worker frees what no later stage needs. The tasks of
+a barrier hold what it says (`GlobalStep.expected_barrier_bytes`) in place of that.
 
 The constants are fitted to peaks of workers on 200 MB of JSON lines, so these pairs (expected and peak, MiB) show the
 fit and prove nothing: a length filter 138 and 138, the same to Parquet 250 and 254, a vocabulary of 50,000 tokens 226
@@ -51,7 +52,7 @@ class ExpectedMemory:
 
 
 def expect_memory(
-    stages: Iterable[Sequence[Step]], *, slice_bytes: int, num_tasks: int, in_process: bool
+    stages: Iterable[Sequence[Step]], *, slice_bytes: int, num_tasks: int, in_process: bool, barrier_bytes: int = 0
 ) -> ExpectedMemory:
     """Estimate the memory of a run.
 
@@ -60,10 +61,11 @@ def expect_memory(
         slice_bytes: The size of its largest task.
         num_tasks: The number of tasks of its first stage.
         in_process: Whether it has no worker processes.
+        barrier_bytes: The most that a task of a barrier holds.
     """
     stages = list(stages)
     needs = [sum(step.expected_bytes(slice_bytes) for step in steps) for steps in stages]
-    worker_bytes = _WORKER_BYTES + max(needs, default=0)
+    worker_bytes = _WORKER_BYTES + max([*needs, barrier_bytes])
     if in_process:
         return ExpectedMemory(num_workers=0, limited_by="process", worker_bytes=0, parent_bytes=worker_bytes)
     # The plan loads what its trial needs, and proves tokenizers; it packs and writes nothing.

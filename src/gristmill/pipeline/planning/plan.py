@@ -35,7 +35,7 @@ from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.pack.pack import Pack
 from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
-from gristmill.storage.locations import parse_location
+from gristmill.storage.locations import StorePath, parse_location
 from gristmill.storage.plan_cache import use_plan_cache
 
 if TYPE_CHECKING:
@@ -166,7 +166,15 @@ class Plan:
             slice_bytes=min(UNIT_BYTES, largest_bytes),
             num_tasks=num_tasks,
             in_process=self.placement.backend in IN_PROCESS_BACKENDS,
+            barrier_bytes=self._expect_barrier_bytes(num_bytes),
         )
+
+    def _expect_barrier_bytes(self, num_bytes: int) -> int:
+        """Estimate what a task of the barriers holds, where all sources together have this much text."""
+        steps = (stage.global_step for source in self.sources for stage in source.stages)
+        on_store = isinstance(self.work or self.output, StorePath)
+        needs = [step.expected_barrier_bytes(num_bytes, on_store=on_store) for step in steps if step is not None]
+        return max(needs, default=0)
 
     def _make_cut_chooser(self, source: SourcePlan, num_workers: int, bytes_after: int) -> Callable[[int], UnitCut]:
         """Make the function that cuts units of a source as a run would do; `bytes_after` are those of later sources."""

@@ -21,6 +21,7 @@ from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choic
 from gristmill.images.codec import describe_codecs
 from gristmill.images.perceptual import SIGNATURE_BYTES
 from gristmill.steps.deduplicate.kept_folders import find_kept_folders, has_lost_shards, hash_kept_signatures
+from gristmill.steps.deduplicate.partition_sizes import expect_partition_memory
 from gristmill.steps.deduplicate.pieces import COLUMN, LINES, PARAGRAPHS, SUBSTRING
 from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
 from gristmill.steps.records.columns import require_column
@@ -49,6 +50,8 @@ MAX_IMAGE_DISTANCE = 24
 """Beyond this, bands have so few bits that most images would be compared with most others."""
 _MAX_PERMUTATIONS = 4096
 _MIN_RECALL = 0.5
+_TEXT_PER_KEYS = 8
+"""The bytes of text for a byte of band keys: those of a document of 1.9 kB have 216."""
 _MAX_RUN = 1000
 """The longest run of words, in words."""
 
@@ -222,6 +225,9 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
                     help=f'did you mean "{nearest}"?' if nearest else sources_hint,
                 )
 
+    def expected_barrier_bytes(self, num_bytes: int, *, on_store: bool) -> int:
+        return expect_partition_memory(num_bytes // _TEXT_PER_KEYS, self.partition_bytes, on_store=on_store)
+
     def sample_step(self) -> LocalStep | None:
         return AddCopyCounts() if self.count else None
 
@@ -333,6 +339,9 @@ class DeduplicatePieces(GlobalStep, tag="deduplicate", frozen=True, kw_only=True
     prefer: list[str]
     max_source_loss: float
     partition_bytes: int
+
+    def expected_barrier_bytes(self, num_bytes: int, *, on_store: bool) -> int:  # noqa: ARG002  (pieces are not merged)
+        return expect_partition_memory(num_bytes, self.partition_bytes, on_store=False)
 
     @property
     def preserves_documents(self) -> bool:

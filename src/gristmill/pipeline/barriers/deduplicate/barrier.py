@@ -109,6 +109,7 @@ class DeduplicateBarrier:
         return BarrierOutcome(
             units=decision.make_next_units(),
             entry_account=self.step.name,
+            entry_counters=decision.count_clusters_by_source(),
             deduplicated=decision.make_manifest_entry(),
         )
 

@@ -105,6 +105,7 @@ class Decision:
     def __post_init__(self) -> None:
         self._clusters = _ClusterSummary()
         self._loss: dict[str, Counter[str]] = {}
+        self._num_clusters: Counter[str] = Counter()
         self._next_units: dict[str, list[StageUnit]] = {}
         self._num_removed = 0
         self._read_ranges()
@@ -133,6 +134,7 @@ class Decision:
             removed = content.make_removal_list(start, start + stream.num_rows)
             inputs.append(StoredSurvivors(stream.stream, removed))
             loss.update({"in": stream.num_rows, **removed.dropped})
+            self._num_clusters[barrier_unit.unit.source.name] += content.count_clusters(start, start + stream.num_rows)
         source = barrier_unit.unit.source
         hashed = content.hash_removals(first, streams[-1][1] + streams[-1][0].num_rows)
         changed_name = fingerprint.of(name, "deduplicate", hashed)
@@ -145,6 +147,13 @@ class Decision:
     def count_removed_by_source(self) -> dict[str, dict[str, int]]:
         """Count for each source the documents that came, and those that were removed, by reason."""
         return {source: dict(counts) for source, counts in sorted(self._loss.items())}
+
+    def count_clusters_by_source(self) -> dict[str, dict[str, int]]:
+        """Count for each source the documents that stand for others.
+
+        A copy that comes or goes in another unit changes it, and no byte of the unit that keeps the document.
+        """
+        return {source: {"clusters": count} for source, count in sorted(self._num_clusters.items())}
 
     def check_limits(self) -> None:
         """Raise `TooManyDuplicatesError` where a source loses too much, or a cluster is too large."""
@@ -282,8 +291,12 @@ class _RangeContent:
             removals=RecordRange(self._files.removals.path, start, end),
             counts=counts,
             dropped={reason: count for reason, count in dropped.items() if count},
-            num_clusters=last_cluster - first_cluster,
         )
+
+    def count_clusters(self, first: int, stop: int) -> int:
+        """Count the documents of a stream that stand for others."""
+        start, end = self._find(self.clusters, first, stop)
+        return end - start
 
     def hash_removals(self, first: int, stop: int) -> str:
         """Hash all that the decision does to a unit's documents, by their positions in the unit."""

@@ -7,7 +7,6 @@ store each is a request. Of T bytes in all, merged by groups of G and read by pa
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +22,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.work_folder import stored_path
+from gristmill.steps.deduplicate.partition_sizes import MAX_GROWTH, MIN_PIECE_BYTES, grow_partition_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,24 +32,13 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context
     from gristmill.shards.manifest import StoredFile
 
-MIN_PIECE_BYTES = 1 << 20
-"""The mean size of a piece that a task reads of a store, at least."""
 _MAX_PIECES = 10**6
 """The pieces of all streams together, wherever they are."""
-_MAX_GROWTH = 16
-"""How many times larger than `partition_bytes` groups and partitions may become for the sake of large pieces."""
 
 
 def grow_partitions(num_bytes: int, partition_bytes: int, num_writers: int = 0) -> int:
-    """Choose the size of partitions of this many bytes in all, so that they are read in large pieces.
-
-    With the number of tasks that write them, each of these leaves a large piece for each partition.
-
-    >>> [grow_partitions(gib << 30, 32 << 20) >> 20 for gib in (1, 4, 64, 256, 1024)]
-    [32, 64, 256, 512, 512]
-    """
-    wanted = max(math.isqrt(num_bytes * MIN_PIECE_BYTES), num_writers * MIN_PIECE_BYTES)
-    return max(partition_bytes, min(wanted, _MAX_GROWTH * partition_bytes))
+    """Choose the size of partitions of this many bytes in all, so that they are read in large pieces."""
+    return grow_partition_bytes(num_bytes, partition_bytes, num_writers, piece_bytes=MIN_PIECE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +76,7 @@ def _has_small_pieces(sizes: Sequence[int], num_partitions: int, *, on_store: bo
 def _group_streams(sizes: Sequence[int], num_partitions: int, partition_bytes: int) -> MergePlan:
     """Group streams: into as few groups as leave large pieces, and as many as fit into memory."""
     num_bytes = sum(sizes)
-    num_groups = max(1, num_bytes // (num_partitions * MIN_PIECE_BYTES), num_bytes // (_MAX_GROWTH * partition_bytes))
+    num_groups = max(1, num_bytes // (num_partitions * MIN_PIECE_BYTES), num_bytes // (MAX_GROWTH * partition_bytes))
     num_groups = min(num_groups, len(sizes))
     middles = np.cumsum(sizes) - np.array(sizes) // 2
     numbers = np.minimum(middles * num_groups // max(1, num_bytes), num_groups - 1).tolist()

@@ -63,8 +63,6 @@ class RemovalList:
     """None: the recipe does not ask for them."""
     dropped: Mapping[str, int]
     """Number of removed documents by reason."""
-    num_clusters: int
-    """Number of documents of this stream that stand for others."""
 
     def load(self, root: Location) -> LoadedRemovals:
         """Read the list into memory."""
@@ -104,15 +102,11 @@ class StoredSurvivors:
     removed: RemovalList
 
     is_copy: ClassVar[bool] = False
+    counters: ClassVar[Mapping[str, int]] = {}
 
     @property
     def num_rows(self) -> int:
         return self.stored.num_rows
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """The number of documents that stand for others."""
-        return {"clusters": self.removed.num_clusters}
 
     def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002
         """Give the number of removed documents by reason."""
