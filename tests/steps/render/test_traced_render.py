@@ -152,6 +152,68 @@ def test_most_plain_chats_are_filled_in(monkeypatch):
     assert len(calls) > 150
 
 
+def chats_of_many_lengths(head=()):
+    rng = random.Random(7)
+    for number in range(60):
+        roles = [*head, *("user", "assistant") * rng.randint(1, 16)]
+        messages = [{"role": role, "content": f" {number} ü {rng.random()}"} for role in roles]
+        yield json.dumps({"messages": messages}, ensure_ascii=False).encode()
+
+
+COUNTING = "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}<{{ m.role }} {{ ns.n }}>"
+COUNTING += "{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<assistant {{ ns.n + 1 }}>{% endif %}"
+
+
+@pytest.mark.parametrize("options", ["default", "last"])
+@pytest.mark.parametrize(
+    ("name", "num_traces"),
+    [("TAGGED", 5), ("LINE_BEFORE_HEADER", 5), (COUNTING, 16)],
+    ids=["tags", "guards", "counting"],
+)
+def test_chats_of_all_lengths_become_the_same_examples(tmp_path, tokenizer, monkeypatch, name, num_traces, options):
+    traced = []
+    trace = record_plan.RecordPlans._trace
+    monkeypatch.setattr(record_plan.RecordPlans, "_trace", lambda *args: traced.append(args[1]) or trace(*args))
+    source = COUNTING if name == COUNTING else getattr(chat_templates, name)
+    parameters = {"template": write_template(tmp_path, source), "tokenizer": tokenizer, **OPTIONS[options]}
+    for head in ((), ("system",)):
+        lines = list(chats_of_many_lengths(head))
+        assert render_in_batches(lines, 50, **parameters) == render_in_batches(lines, 50, trace="off", **parameters)
+        assert len(set(traced)) <= num_traces
+        if name == COUNTING:
+            assert len(set(traced)) > 10, "each length is traced"
+        traced.clear()
+
+
+def test_a_wrongly_stretched_plan_ends_the_run(monkeypatch):
+    stretch = record_plan.stretch
+
+    def stretch_wrongly(example, roles, new_roles):
+        stretched = stretch(example, roles, new_roles)
+        if stretched is None or roles == new_roles:
+            return stretched
+        return stretched._replace(texts=[*stretched.texts[:-1], b"!"])
+
+    monkeypatch.setattr(record_plan, "stretch", stretch_wrongly)
+    with pytest.raises(ParityError, match=r"the traced template writes .* where Jinja writes") as caught:
+        rendered(batch(*chats_of_many_lengths()), template="chatml")
+    assert caught.value.context.keys() == {"file", "position", "part"}
+
+
+def test_wrong_places_of_a_stretched_plan_end_the_run(monkeypatch):
+    stretch = record_plan.stretch
+
+    def stretch_wrongly(example, roles, new_roles):
+        stretched = stretch(example, roles, new_roles)
+        if stretched is None or roles == new_roles:
+            return stretched
+        return stretched._replace(places=[(piece, offset + 1) for piece, offset in stretched.places])
+
+    monkeypatch.setattr(record_plan, "stretch", stretch_wrongly)
+    with pytest.raises(ParityError, match="where Jinja makes"):
+        rendered(batch(*chats_of_many_lengths()), template="chatml")
+
+
 def test_columns_become_the_same_examples():
     chats = [[{"role": "user", "content": "a"}, {"role": "assistant", "content": f"b{n}", "x": None}] for n in range(9)]
     messages = pa.array(

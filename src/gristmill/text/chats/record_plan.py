@@ -19,11 +19,18 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.chat_options import SPLIT_ALWAYS, TRAIN_ALL
 from gristmill.text.chats.shapes import ASSISTANT, ROLES, NotAChat
-from gristmill.text.chats.tracing.template_tracer import MAX_MESSAGES, MAX_PLANS_PER_OUTLINE, MIN_OCCURRENCES
+from gristmill.text.chats.stretched_plan import MIN_MESSAGES_TO_STRETCH, ExampleOutline, stretch
+from gristmill.text.chats.tracing.template_tracer import (
+    MAX_MESSAGES,
+    MAX_PLANS_PER_OUTLINE,
+    MIN_OCCURRENCES,
+    NUM_COMPARED,
+    raise_difference,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from gristmill.text.chats.chat_options import ChatOptions
     from gristmill.text.chats.example_maker import ExampleMaker
     from gristmill.text.chats.rendered_record import Example, RenderedRecord
-    from gristmill.text.chats.tracing.text_plan import TextPlan
+    from gristmill.text.chats.tracing.text_plan import GuardFunction, TextPlan
 
 _MAY_REASON = re.compile(r"\s*[<\[][\w:]{1,40}[>\]]").match
 """A tag that answers with reasoning begin with (`find_reasoning`)."""
@@ -44,19 +51,18 @@ _MAX_FAILURES = 3
 class RecordPlan:
     """A plan for records: the bytes and places of those with some roles that meet its guards."""
 
-    def __init__(
-        self, plan: TextPlan, texts: Sequence[str], stripped: Sequence[bool], example: _LocatedExample
-    ) -> None:
-        self._are_guards_met = plan.are_guards_met
-        self._pieces: list[Any] = [b""] * (2 * len(texts) - 1)
-        self._pieces[::2] = [text.encode() for text in texts]
-        self._strips = any(stripped)
-        self._stripped = stripped
+    def __init__(self, example: ExampleOutline, are_guards_met: GuardFunction | None) -> None:
+        self.example = example
+        self._are_guards_met = are_guards_met
+        self._pieces: list[Any] = [b""] * (2 * len(example.texts) - 1)
+        self._pieces[::2] = example.texts
+        self._strips = any(example.stripped)
+        self._stripped = example.stripped
         self._refused_starts = example.refused_starts
-        self.pieces_of_places = example.pieces
+        self.pieces_of_places = [2 * piece for piece, _ in example.places]
         """For each place where a trained range begins or ends, and then for the start of the last answer, the index of
         the piece from whose start it is counted."""
-        self.offsets_of_places = example.offsets
+        self.offsets_of_places = [offset for _, offset in example.places]
         self.counts = example.counts
         self.num_compared = 0
 
@@ -93,6 +99,8 @@ class RecordPlans:
         self._maker = maker
         self._by_roles: dict[tuple[str, ...], _KnownRoles] = {}
         self._num_of_form: dict[tuple[str, ...], int] = {}
+        self._long_chats: dict[tuple[str, ...], _LongChat] = {}
+        """By the form of their roles."""
         options = maker.options
         # These make more than one example of a record, or other texts than the template's.
         self._is_off = maker.literals.occur_in((*ROLES, "role", "content"))
@@ -146,19 +154,65 @@ class RecordPlans:
         if known.num_failures >= _MAX_FAILURES or len(known.plans) >= MAX_PLANS_PER_OUTLINE:
             return None
         messages = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=True)]
+        plan = self._stretch_plan(roles, messages) if not known.plans else None
+        if plan is None:
+            plan = self._trace(roles, messages)
+        if plan is None:
+            known.num_failures += 1
+            return None
+        known.plans.insert(0, plan)
+        return plan
+
+    def _trace(self, roles: tuple[str, ...], messages: list[dict[str, str]]) -> RecordPlan | None:
+        """Make a plan by tracing a record, for its roles; for all lengths of such chats, too, if that is possible."""
         finder = self._maker.usual_finder
         tracer = finder.template.tracer
-        plan = tracer.make_plan(messages) if tracer is not None else None
+        if tracer is None:
+            return None
+        blind_plan = tracer.make_blind_plan(messages) if len(roles) >= MIN_MESSAGES_TO_STRETCH else None
+        plan = blind_plan or tracer.make_plan(messages)
         skeleton = finder.find_skeleton(roles) if plan is not None else None
-        if plan is not None and skeleton is not None:
-            with suppress(NotAChat):
-                rendered = self._maker.make({"messages": messages}, may_hold_literals=False)
-                record_plan = _join_facts(plan, skeleton, rendered, contents, self._maker.options)
-                if record_plan is not None:
-                    known.plans.insert(0, record_plan)
-                    return record_plan
-        known.num_failures += 1
+        if plan is None or skeleton is None:
+            return None
+        contents = [message["content"] for message in messages]
+        with suppress(NotAChat):
+            rendered = self._maker.make({"messages": messages}, may_hold_literals=False)
+            record_plan = _join_facts(plan, skeleton, rendered, contents, self._maker.options)
+            guards = blind_plan.split_guards(len(roles)) if blind_plan is not None else None
+            if record_plan is not None and guards is not None:
+                self._add_long_chat(roles, record_plan.example._replace(guards=guards))
+            return record_plan
         return None
+
+    def _add_long_chat(self, roles: tuple[str, ...], example: ExampleOutline) -> None:
+        """Keep a chat for others that are longer or shorter; unless its own middle is not as regular."""
+        if stretch(example, roles, roles) == example:
+            self._long_chats[_find_form(roles)] = _LongChat(roles, example)
+
+    def _stretch_plan(self, roles: tuple[str, ...], messages: list[dict[str, str]]) -> RecordPlan | None:
+        """Make a plan of that for a chat of another length.
+
+        Raises:
+            ParityError: Jinja writes another text.
+        """
+        long_chat = self._long_chats.get(_find_form(roles))
+        example = stretch(long_chat.example, long_chat.roles, roles) if long_chat is not None else None
+        template = self._maker.usual_finder.template
+        if long_chat is None or example is None or template.tracer is None:
+            return None
+        plan = RecordPlan(example, example.are_guards_met if any(example.guards) else None)
+        pieces = plan.fill([message["content"] for message in messages])
+        if pieces is None or not template.tracer.count_plan(sum(map(len, example.texts))):
+            return None
+        with template.without_tracing():
+            expected = template.render(messages)
+        text = b"".join(pieces).decode()
+        if text != expected:
+            raise_difference(messages, expected, text)
+        # The text of one record of each length is compared here, whole examples of the first few lengths elsewhere.
+        long_chat.num_lengths += 1
+        plan.num_compared = NUM_COMPARED - 1 if long_chat.num_lengths <= NUM_COMPARED else NUM_COMPARED
+        return plan
 
 
 class _KnownRoles:
@@ -172,15 +226,15 @@ class _KnownRoles:
         self.num_failures = 0
 
 
-class _LocatedExample(NamedTuple):
-    """An example whose places are known relative to the pieces of its text."""
+class _LongChat:
+    """A chat that was traced without its length, and the number of other lengths that were made of it."""
 
-    pieces: list[int]
-    """For each place, the index of the piece from whose start it is counted."""
-    offsets: list[int]
-    counts: list[tuple[str, int]]
-    refused_starts: list[tuple[int, str]]
-    """Messages, and what their text must not begin with."""
+    __slots__ = ("example", "num_lengths", "roles")
+
+    def __init__(self, roles: tuple[str, ...], example: ExampleOutline) -> None:
+        self.roles = roles
+        self.example = example
+        self.num_lengths = 0
 
 
 def _find_form(roles: tuple[str, ...]) -> tuple[str, ...]:
@@ -214,9 +268,10 @@ def _join_facts(
     places = _locate_places(example, skeleton, starts, options)
     if places is None:
         return None
-    offsets = [len(texts[piece][:offset].encode()) for piece, offset in places]
-    located = _LocatedExample([2 * piece for piece, _ in places], offsets, rendered.counts, refused_starts)
-    return RecordPlan(plan, texts, stripped, located)
+    in_bytes = [(piece, len(texts[piece][:offset].encode())) for piece, offset in places]
+    encoded = [text.encode() for text in texts]
+    outline = ExampleOutline(encoded, stripped, in_bytes, rendered.counts, refused_starts, [])
+    return RecordPlan(outline, plan.are_guards_met)
 
 
 def _split_pieces(plan: TextPlan) -> tuple[list[str], list[bool]]:

@@ -7,9 +7,13 @@ sandbox does so for attributes, subscripts, calls and operators; filters and tes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.jinja_environment import make_environment
+from gristmill.text.chats.tracing.blind_messages import extend_with_blindness
+from gristmill.text.chats.tracing.opaque import Opaque
+from gristmill.text.chats.tracing.recording import GiveUp
 from gristmill.text.chats.tracing.tracing_sandbox import extend_sandbox
 
 if TYPE_CHECKING:
@@ -23,7 +27,9 @@ _RANDOM_FILTERS = frozenset(("random",))
 
 def make_tracing_environment(today: date | None) -> ImmutableSandboxedEnvironment:
     """Make an environment whose `recording` is set before each rendering."""
-    environment: Any = make_environment(today, marks=False, extend=extend_sandbox)
+    environment: Any = make_environment(
+        today, marks=False, extend=lambda sandbox: extend_with_blindness(extend_sandbox(sandbox))
+    )
     environment.code_generator_class = _make_code_generator()
     for name, function in list(environment.filters.items()):
         environment.filters[name] = _wrap(environment, environment.apply_filter, name, function)
@@ -49,8 +55,12 @@ def _wrap(environment: Any, apply: Callable[..., Any], name: str, function: Call
         passed = args[:1] if pass_argument is not None else ()
         values = args[len(passed) :]
         if name not in _RANDOM_FILTERS and environment.is_plain(values) and environment.is_plain(kwargs):
-            return function(*args, **kwargs)
-        return apply(name, lambda: function(*args, **kwargs), values, kwargs)
+            result = function(*args, **kwargs)
+        else:
+            result = apply(name, lambda: function(*args, **kwargs), values, kwargs)
+        if environment.recording.is_blind and isinstance(result, Iterator) and not isinstance(result, Opaque):
+            raise GiveUp("iterator")  # used up by and by, it would carry a state from message to message
+        return result
 
     if pass_argument is not None:
         traced.jinja_pass_arg = pass_argument  # type: ignore[attr-defined]

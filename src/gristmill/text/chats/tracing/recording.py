@@ -102,6 +102,8 @@ class Recording:
         self.nodes: list[Node] = []
         self.guards: list[tuple[int, Any]] = []
         """Nodes of questions, and their answers, in the order in which they were asked."""
+        self.is_blind = False
+        """Whether the template may not know the number of messages."""
         self._values: list[Any] = []
         self._numbers: dict[Node, int] = {}
         self._asked: set[int] = set()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gristmill.core.errors import ParityError
 from gristmill.text.chats.template_limits import TemplateTimeout
+from gristmill.text.chats.tracing.blind_messages import OpaqueMessages, can_stretch
 from gristmill.text.chats.tracing.environment import can_trace, make_tracing_environment
 from gristmill.text.chats.tracing.opaque import OpaqueText, OrderlessDict, find_number
 from gristmill.text.chats.tracing.recording import GiveUp, Recording
@@ -74,6 +75,7 @@ class TemplateTracer:
         self._restart_clock = restart_clock
         self._environment: Any = None
         self._template: Any = None
+        self._can_stretch: bool | None = None
         self._outlines: dict[Hashable, _Outline] = {}
         self._num_records = 0
         self._num_plans = 0
@@ -117,7 +119,7 @@ class TemplateTracer:
             plan.num_uses += 1
             expected = render_with_jinja()
             if expected != text:
-                _raise_difference(messages, expected, text)
+                raise_difference(messages, expected, text)
         return text
 
     def make_plan(self, messages: Sequence[Mapping[str, Any]]) -> TextPlan | None:
@@ -127,6 +129,29 @@ class TemplateTracer:
         """
         texts = [message["content"] for message in messages]
         return self._trace(messages, None, {}, texts, is_orderless=True)
+
+    def make_blind_plan(self, messages: Sequence[Mapping[str, Any]]) -> TextPlan | None:
+        """Like `make_plan`; None if the template may write conversations of another length in another way.
+
+        That holds for the prompt, too, by which answers are found.
+        """
+        if self._can_stretch is False:
+            return None
+        texts = [message["content"] for message in messages]
+        prompt = {"add_generation_prompt": True}
+        if self._trace(messages[:-1], None, prompt, texts, is_orderless=True, is_blind=True) is None:
+            return None
+        return self._trace(messages, None, {}, texts, is_orderless=True, is_blind=True)
+
+    def count_plan(self, num_chars: int) -> bool:
+        """Count a plan that was made elsewhere towards the limits; tells whether it is within them."""
+        if self.is_closed or self._num_plans >= MAX_PLANS:
+            return False
+        self._num_plans += 1
+        self._num_chars += num_chars
+        if self._num_chars > MAX_CONSTANT_CHARS:
+            self.is_closed = True
+        return True
 
     def _find_outline(
         self,
@@ -176,6 +201,7 @@ class TemplateTracer:
         texts: Sequence[str],
         *,
         is_orderless: bool,
+        is_blind: bool = False,
     ) -> TextPlan | None:
         """Make a plan by running the template; None if it does something that is not understood."""
         if self.is_closed or self._num_plans >= MAX_PLANS:
@@ -185,7 +211,8 @@ class TemplateTracer:
         plan: TextPlan | None = None
         try:
             make_dict: type[dict[str, Any]] = OrderlessDict if is_orderless else dict
-            plan = TextPlan(recording, self._record(recording, messages, tools, variables, make_dict))
+            make_list = OpaqueMessages if is_blind else _keep_list
+            plan = TextPlan(recording, self._record(recording, messages, tools, variables, make_dict, make_list))
         except (GiveUp, Exception):  # Jinja runs the template again, and reports what it raises
             plan = None
         except TemplateTimeout:
@@ -194,13 +221,7 @@ class TemplateTracer:
             self.is_closed = True
             if self._restart_clock is not None:
                 self._restart_clock()
-        if plan is None:
-            return None
-        self._num_plans += 1
-        self._num_chars += plan.num_chars
-        if self._num_chars > MAX_CONSTANT_CHARS:
-            self.is_closed = True
-        return plan
+        return plan if plan is not None and self.count_plan(plan.num_chars) else None
 
     def _record(
         self,
@@ -209,23 +230,34 @@ class TemplateTracer:
         tools: Sequence[Any] | None,
         variables: Mapping[str, Any],
         make_dict: type[dict[str, Any]],
+        make_list: Callable[[Recording, list[Any]], Any],
     ) -> list[int]:
         """Run the template on opaque texts; returns the nodes of its output."""
         if self._template is None:
-            self._environment = make_tracing_environment(self._today)
-            if not can_trace(self._environment, self._source):
-                self.is_closed = True
-                raise GiveUp("statement")
-            self._template = self._environment.from_string(self._source)
-            self._template.globals = dict(self._template.globals)
+            self._compile()
+        if make_list is OpaqueMessages and not self._can_stretch:
+            raise GiveUp("state in a loop")
         opaque = OpaqueChat(recording, make_dict)
         arguments = {"add_generation_prompt": False, "documents": None, **self._variables, **variables}
-        arguments["messages"] = [opaque.make_opaque(message) for message in messages]
+        arguments["messages"] = make_list(recording, [opaque.make_opaque(message) for message in messages])
         arguments["tools"] = opaque.make_opaque(list(tools)) if tools else None
         self._environment.recording = recording
         context = self._template.new_context(arguments)
         text = self._environment.concat(self._template.root_render_func(context))
         return _list_output(recording, text)
+
+    def _compile(self) -> None:
+        self._environment = make_tracing_environment(self._today)
+        if not can_trace(self._environment, self._source):
+            self.is_closed = True
+            raise GiveUp("statement")
+        self._can_stretch = can_stretch(self._environment, self._source)
+        self._template = self._environment.from_string(self._source)
+        self._template.globals = dict(self._template.globals)
+
+
+def _keep_list(_: Recording, messages: list[Any]) -> list[Any]:
+    return messages
 
 
 def _find_plan(outline: _Outline, texts: Sequence[str]) -> tuple[TextPlan | None, list[str] | None]:
@@ -254,7 +286,7 @@ def _list_output(recording: Recording, text: str | OpaqueText) -> list[int]:
     return output
 
 
-def _raise_difference(messages: Sequence[Mapping[str, Any]], expected: str, text: str) -> NoReturn:
+def raise_difference(messages: Sequence[Mapping[str, Any]], expected: str, text: str) -> NoReturn:
     """End the run: a plan has written another text than Jinja."""
     pairs = enumerate(zip(expected, text, strict=False))
     position = next((index for index, (first, second) in pairs if first != second), min(len(expected), len(text)))

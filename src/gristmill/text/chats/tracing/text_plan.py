@@ -11,18 +11,21 @@ of operations from a fixed list, and numbers of constants. It runs without built
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.tracing.recording import CONSTANT, LEAF, METHODS, OPERATIONS, quote_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Hashable
     from types import CodeType
 
     from gristmill.text.chats.tracing.recording import Node, Recording
 
 STRIPPED = "strip"
+GuardFunction = Callable[[Sequence[str]], list[str] | None]
+"""A generated function of texts: None if they do not give the answers of the guards."""
 
 
 class TextPlan:
@@ -38,14 +41,40 @@ class TextPlan:
         """Number of characters of all constants."""
 
     @cached_property
-    def fill(self) -> Callable[[Sequence[str]], list[str] | None]:
+    def fill(self) -> GuardFunction:
         """Return the pieces of a record's text; None if it does not give the answers of the guards."""
         return _PlanWriter(self._nodes).write(self._guards, self._output)
 
     @cached_property
-    def are_guards_met(self) -> Callable[[Sequence[str]], list[str] | None] | None:
+    def are_guards_met(self) -> GuardFunction | None:
         """Like `fill`, without the pieces: an empty list or None. None instead of a function: there are no guards."""
         return _PlanWriter(self._nodes).write(self._guards, ()) if self._guards else None
+
+    def split_guards(self, num_texts: int) -> list[GuardFunction | None] | None:
+        """For each text of a record a function that asks the questions about it alone, like `are_guards_met`.
+
+        Texts that are asked the same have the same function. Returns None if a question is about several texts.
+        """
+        questions: list[list[tuple[int, Any]]] = [[] for _ in range(num_texts)]
+        leaves, numbers = list[set[int]](), list[int]()
+        known: dict[Node, int] = {}
+        for operation, operands, constants in self._nodes:
+            leaves.append({constants[0]} if operation == LEAF else set().union(*(leaves[other] for other in operands)))
+            alike = (LEAF, (), ()) if operation == LEAF else (operation, tuple(numbers[n] for n in operands), constants)
+            numbers.append(known.setdefault(alike, len(numbers)))
+        functions: dict[Hashable, GuardFunction] = {}
+        nodes = [(LEAF, (), (0,)) if node[0] == LEAF else node for node in self._nodes]
+        for number, answer in self._guards:
+            if len(leaves[number]) != 1:
+                return None
+            questions[min(leaves[number])].append((number, answer))
+        split: list[GuardFunction | None] = []
+        for asked in questions:
+            key = tuple([(numbers[number], type(answer), answer) for number, answer in asked])
+            if asked and key not in functions:
+                functions[key] = _PlanWriter(nodes).write(asked, ())
+            split.append(functions[key] if asked else None)
+        return split
 
     def list_pieces(self) -> list[str | tuple[int, bool]]:
         """List the pieces: a constant, or the number of a leaf with whether it is stripped.
@@ -76,9 +105,7 @@ class _PlanWriter:
         self._uses: Counter[int] = Counter()
         self._variables: dict[int, str] = {}
 
-    def write(
-        self, guards: Sequence[tuple[int, Any]], output: Sequence[int]
-    ) -> Callable[[Sequence[str]], list[str] | None]:
+    def write(self, guards: Sequence[tuple[int, Any]], output: Sequence[int]) -> GuardFunction:
         roots = [*(number for number, _ in guards), *output]
         self._count_uses(roots)
         for number, answer in guards:
@@ -92,7 +119,7 @@ class _PlanWriter:
         names: dict[str, Any] = {"__builtins__": {}, "k": self._constants}
         names |= {"len": len, "str": str, "quote_json": quote_json}
         exec(_compile_source(f"def fill(c):\n    {body}\n"), names)
-        function: Callable[[Sequence[str]], list[str] | None] = names["fill"]
+        function: GuardFunction = names["fill"]
         return function
 
     def _count_uses(self, roots: Sequence[int]) -> None:
