@@ -23,7 +23,7 @@ from gristmill.text.buffers import get_text_buffers
 from gristmill.text.shingles.character_table import make_character_table
 from gristmill.text.shingles.kernels import find_listed_shingles, hash_words, shingle_text
 from gristmill.text.shingles.minhash import BLOCK
-from gristmill.text.shingles.word_spans import find_word_spans
+from gristmill.text.shingles.word_spans import find_word_spans, find_words_with_letters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -235,18 +235,18 @@ def build_index(items: Sequence[BenchmarkItem], *, ngram: int, min_words: int) -
 
 def _make_passages(items: Sequence[BenchmarkItem], ngram: int, min_words: int) -> Iterator[Passage]:
     """Make the passages of all items that are long enough: questions, and answers of at least `ngram` words."""
-    for number, item in enumerate(items):
+    answers = [item.texts.get(ANSWER, "") for item in items]
+    lengths = map(len, find_words_with_letters([item.texts[QUESTION] for item in items]))
+    answer_lengths = map(len, find_words_with_letters(answers))
+    for number, (item, num_words, num_answer_words) in enumerate(zip(items, lengths, answer_lengths, strict=True)):
         question = item.texts[QUESTION]
-        num_words = len(find_word_spans(question))
         if num_words < min_words and item.choices:
             question = f"{question}\n{item.choices}"
-            num_words = len(find_word_spans(question))
+            num_words = len(find_word_spans(question))  # noqa: PLW2901
         if num_words >= min_words:
             yield from _make_spellings(Passage(number, QUESTION, question, num_words))
-        answer = item.texts.get(ANSWER, "")
-        num_words = len(find_word_spans(answer))
-        if num_words >= ngram:
-            yield from _make_spellings(Passage(number, ANSWER, answer, num_words))
+        if num_answer_words >= ngram:
+            yield from _make_spellings(Passage(number, ANSWER, answers[number], num_answer_words))
 
 
 def _make_spellings(passage: Passage) -> Iterator[Passage]:
@@ -265,23 +265,15 @@ def _hash_ngrams(
     data, offsets = get_text_buffers(pa.array(texts, TEXT_TYPE))
     words = np.empty(BLOCK, np.uint64)
     hashes, owners = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for row, number in enumerate(numbers):
+    for row, (number, has_letter) in enumerate(zip(numbers, find_words_with_letters(texts), strict=True)):
         shingles = np.empty(passages[number].num_words, np.uint64)
         start, stop = int(offsets[row]), int(offsets[row + 1])
         count = shingle_text(data, start, stop, make_character_table(), ngram, words, shingles)
-        has_letter = _find_words_with_letters(texts[row])
         num_with_letter = np.concatenate([[0], np.cumsum(has_letter)])
         counts = num_with_letter[ngram:] > num_with_letter[:-ngram]
         hashes.append(shingles[:count][counts])
         owners.append(np.full(len(hashes[-1]), number, np.int64))
     return np.concatenate(hashes), np.concatenate(owners)
-
-
-def _find_words_with_letters(text: str) -> NDArray[np.bool_]:
-    num_letters = np.concatenate([[0], np.cumsum([letter.isalpha() for letter in text])])
-    spans = find_word_spans(text)
-    has_letter: NDArray[np.bool_] = num_letters[spans[:, 1]] > num_letters[spans[:, 0]]
-    return has_letter
 
 
 def _find_templates(hashes: NDArray[np.uint64], items: NDArray[np.int64]) -> NDArray[np.bool_]:
