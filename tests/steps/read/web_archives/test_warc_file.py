@@ -4,6 +4,7 @@ import gzip
 import io
 
 import pytest
+import zstandard
 from gristmill_testing.web_archives import crawl, http_page, pack_members, warc_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from gristmill.core.records import SourceFile
 from gristmill.steps import Read
 from gristmill.steps.read import open_reader, plan_schema
+from gristmill.steps.read.web_archives.pages import HttpResponse, unpack_body
 
 
 def open_file(path, *, cell_bytes=4 << 20, **keys):
@@ -205,6 +207,26 @@ def test_transfers_types_and_states(tmp_path):
     assert [row["text"] for row in rows] == ["<p>packed page", "<p>packed page", "<p>chunks", "plain text"]
     assert [reason for _, reason in bad] == ["invalid_body"]
     assert counters == {"skipped_content_type": 1, "skipped_status": 1, "skipped_not_http": 1}
+
+
+@pytest.mark.parametrize("packing", ["br", "zstd"])
+def test_other_compressions(packing):
+    compress = pytest.importorskip("brotli").compress if packing == "br" else zstandard.compress
+    page = "<p>größer als zuvor".encode() * 20
+
+    def unpack(body, max_bytes):
+        return unpack_body(HttpResponse(200, {"content-encoding": packing}, body), max_bytes)
+
+    packed = compress(page)
+    assert unpack(packed, len(page)) == unpack(page, len(page)) == page
+    for body, max_bytes, message in [
+        (packed, len(page) - 1, "more than"),
+        (compress(b"<" * (64 << 20)), 1 << 20, "more than"),
+        (packed[:-3], len(page), "cannot be unpacked"),
+        (b"\xff" + packed, len(page), "cannot be unpacked"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            unpack(body, max_bytes)
 
 
 def test_wet_files(tmp_path):

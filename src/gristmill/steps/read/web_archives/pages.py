@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import io
 import re
 import zlib
 from dataclasses import dataclass
 
+from gristmill.core.errors import CorruptStreamError
 from gristmill.steps.read.web_archives.warc_records import parse_headers
+from gristmill.storage.compression import decompress
 
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
@@ -61,8 +64,8 @@ def unpack_body(response: HttpResponse, max_bytes: int) -> bytes:
         return _inflate(body, zlib.MAX_WBITS | 16, max_bytes)
     if packing == "deflate" and body[:1] not in (b"<", b" ", b"\n", b"\r"):
         return _inflate(body, zlib.MAX_WBITS if body[:1] == b"\x78" else -zlib.MAX_WBITS, max_bytes)
-    if packing in ("br", "zstd") and not _looks_like_text(body):
-        raise ValueError(f"the body is compressed with {packing}, which is not read")
+    if packing in _UNPACKERS and not _looks_like_text(body):
+        return _check_size(_UNPACKERS[packing](body, max_bytes), max_bytes)
     return body
 
 
@@ -75,9 +78,47 @@ def _inflate(body: bytes, bits: int, max_bytes: int) -> bytes:
         unpacked = zlib.decompressobj(bits).decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise ValueError(f"the body cannot be unpacked: {error}") from error
+    return _check_size(unpacked, max_bytes)
+
+
+def _check_size(unpacked: bytes, max_bytes: int) -> bytes:
     if len(unpacked) > max_bytes:
         raise ValueError(f"the body has more than {max_bytes} bytes")
     return unpacked
+
+
+def _unpack_zstd(body: bytes, max_bytes: int) -> bytes:
+    pieces, num_bytes = list[bytes](), 0
+    try:
+        for piece in decompress(io.BytesIO(body), "zstd"):
+            pieces.append(piece)
+            num_bytes += len(piece)
+            if num_bytes > max_bytes:
+                break
+    except CorruptStreamError as error:
+        raise ValueError(f"the body cannot be unpacked: {error}") from error
+    return b"".join(pieces)
+
+
+def _unpack_brotli(body: bytes, max_bytes: int) -> bytes:
+    try:
+        import brotli  # noqa: PLC0415  (few archives need it)
+    except ImportError:
+        raise ValueError("the body is compressed with br: to read it, pip install 'gristmill[web]'") from None
+    decompressor = brotli.Decompressor()
+    try:
+        unpacked: bytes = decompressor.process(body, output_buffer_limit=max_bytes + 1)
+        while len(unpacked) <= max_bytes and not decompressor.is_finished():
+            piece = decompressor.process(b"", output_buffer_limit=max_bytes + 1 - len(unpacked))
+            if not piece:
+                raise ValueError("the body cannot be unpacked: it ends too early")
+            unpacked += piece
+    except brotli.error as error:
+        raise ValueError(f"the body cannot be unpacked: {error}") from error
+    return unpacked
+
+
+_UNPACKERS = {"br": _unpack_brotli, "zstd": _unpack_zstd}
 
 
 def _join_chunks(body: bytes) -> bytes:
