@@ -23,6 +23,10 @@ def clean(text, **keys):
         "a+b@example-one.org",
         "1234567890@example.name",
         "O'Neil@x.ie",
+        "jürgen.müller@straße.example.de",
+        "mu\u0308ller@example.org",
+        "почта@пример.рф",
+        "ελένη@example.gr",
     ],
 )
 def test_mail_addresses(address):
@@ -36,6 +40,10 @@ def test_mail_addresses(address):
 )
 def test_no_mail_addresses(text):
     assert clean(text) == text
+
+
+def test_addresses_between_letters_of_scripts_without_spaces():
+    assert clean("请联系ann@example.com谢谢, ann@example.com으로") == "请联系<EMAIL>谢谢, <EMAIL>으로"
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "163.36.107.25", "2001:4860:4860::8888", "2a00:1450:4001:81b::200e"])

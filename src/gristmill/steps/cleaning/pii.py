@@ -46,14 +46,18 @@ class _Pattern:
     is_valid: Callable[[str], bool] | None = None
 
 
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+# Letters of Latin, Greek and Cyrillic beyond ASCII, and accents that follow theirs. Where words have no spaces between
+# them, a name could not be told from the sentence before it.
+_LETTERS = "À-ÖØ-öø-ʯ\u0300-\u036fͰ-ԯ"
+_LABEL = rf"[A-Za-z0-9{_LETTERS}](?:[A-Za-z0-9{_LETTERS}-]{{0,61}}[A-Za-z0-9{_LETTERS}])?"
+_NAME = rf"A-Za-z0-9_+%'{_LETTERS}"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _PATTERNS: dict[str, _Pattern] = {
     "email": _Pattern(
-        r"[A-Za-z0-9_.+%'-]@[A-Za-z0-9]",
+        rf"[{_NAME}.-]@[A-Za-z0-9{_LETTERS}]",
         re.compile(
-            rf"(?<![A-Za-z0-9_.+%'-])[A-Za-z0-9_+%'-][A-Za-z0-9_.+%'-]{{0,63}}@(?:{_LABEL}\.){{1,8}}[A-Za-z]{{2,63}}"
-            r"(?![A-Za-z0-9-])",
+            rf"(?<![{_NAME}.-])[{_NAME}-][{_NAME}.-]{{0,63}}@(?:{_LABEL}\.){{1,8}}(?:[A-Za-z]{{2,63}}(?![A-Za-z0-9-])"
+            rf"|[{_LETTERS}]{{2,63}}(?![A-Za-z0-9{_LETTERS}-]))",
             re.ASCII,
         ),
     ),
@@ -106,6 +110,7 @@ class Pii(LocalStep, tag="pii", frozen=True, kw_only=True):
     """
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
+    version: ClassVar[int] = 2
 
     kinds: list[str] = msgspec.field(default_factory=lambda: ["email", "ip"])
     placeholders: dict[str, str] = msgspec.field(default_factory=dict)
