@@ -47,7 +47,7 @@ words = [f"c{n}" for n in range(300)]
 texts += [" ".join(words[first : first + 200]) for first in range(0, 60, 8)]
 rng.shuffle(texts)
 for number in range(4):
-    lines = [json.dumps({"text": text}) for text in texts[number::4]]
+    lines = [json.dumps({"text": text, "url": f"http://x.org/{len(text) % 50}"}) for text in texts[number::4]]
     (root / f"in/{number}.jsonl").write_text("\\n".join(lines))
 (root / "known.jsonl").write_text(json.dumps({"text": texts[0]}) + "\\n")
 
@@ -123,6 +123,8 @@ DOCUMENT_STAGES = {
     "RangeRemovals",
 }
 
+PIECE_STAGES = {"HashedUnit", "CopiedPieces", "UnitRemovals"}
+
 
 def kill_everywhere(folder, step):
     """Return the kinds of all receipts, in the order in which a run writes them."""
@@ -139,7 +141,11 @@ def kill_everywhere(folder, step):
     ("step", "kinds"),
     [
         ("Decontaminate(benchmarks={'ask': str(root / 'ask.jsonl')}, action='cut')", {"SearchedUnit", "JudgedUnit"}),
-        ("Deduplicate(kind='lines', partition_bytes=1000)", {"HashedUnit", "CopiedPieces", "UnitRemovals"}),
+        ("Deduplicate(kind='lines', partition_bytes=1000)", PIECE_STAGES),
+        ("Deduplicate(kind='paragraphs', partition_bytes=1000)", PIECE_STAGES),
+        ("Deduplicate(kind='substring', min_words=13, partition_bytes=20_000)", PIECE_STAGES),
+        ("Deduplicate(kind='exact', by='url', partition_bytes=1000, max_source_loss=1.0)", PIECE_STAGES),
+        ("Mix(weights={'web': 1}, size=150, by='documents', max_epochs=2)", {"RangeAmounts", "RangeKeys"}),
         # Filters keep their scores: blocks of tasks, which publishing joins into one file a stage.
         ("[GopherRepetition(), Shuffle(), Scores(min_words=61)]", {"ScatteredUnit"}),
         ("Limit(max_records=40)", set()),

@@ -6,6 +6,9 @@ import unicodedata
 import pyarrow as pa
 
 WITHOUT_GAPS = ("CJK", "HIRAGANA", "KATAKANA", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "BOPOMOFO ")
+ITERATION_MARKS = "\u3005\u3006\u3007"
+EXTENDED_BURMESE = range(0xA9E0, 0xAA80)
+"""Letters of other languages than Burmese, which stay together."""
 
 
 def words(text):
@@ -17,6 +20,7 @@ def words(text):
             continue
         is_letter = character.isalnum() or category == "Mc"
         alone = is_letter and unicodedata.name(character, "").startswith(WITHOUT_GAPS)
+        alone = (alone and ord(character) not in EXTENDED_BURMESE) or character in ITERATION_MARKS
         if (not is_letter or alone) and word:
             found.append(word)
             word = ""
