@@ -451,3 +451,51 @@ def test_cpu_time_of_workers_on_other_machines_is_that_of_each_job():
         observer.workers = [WorkerUse(name, 0, 1, cpu_seconds, 100, "n1", "far") for name in names]
         stopwatch.add(observer)
     assert [[worker.cpu_seconds for worker in job.workers] for job in stopwatch.jobs] == [[5.0, 5.0], [2.5, 2.5]]
+
+
+class Looks:
+    """A watch that notes the counts of every look, and raises at one of them."""
+
+    seconds_between = 0.0
+
+    def __init__(self, error_at=None):
+        self.counts, self._error_at = [], error_at
+
+    def look(self, observer, workers):
+        self.counts.append((observer.num_done, observer.counts.get("bytes", 0)))
+        if len(self.counts) == self._error_at:
+            raise LookupError("seen enough")
+
+    def end_job(self, observer):
+        pass
+
+
+def count_slowly(task, context):
+    for _ in range(4):
+        context.count(bytes=1)
+    return task.id
+
+
+def test_progress_moves_inside_a_task_of_this_thread(monkeypatch):
+    monkeypatch.setattr("gristmill.engine.worker.job._COUNTS_SECONDS", -1.0)
+    looks = Looks()
+    [(_, result)] = run_tasks(
+        count_slowly, [Task("one", 0)], backend="serial", num_bytes=4, progress=False, watch=looks
+    )
+    assert result == "one"
+    assert [bytes_ for done, bytes_ in looks.counts if not done and bytes_] == [1, 2, 3, 4]
+
+
+def test_a_watch_that_raises_inside_a_task_ends_the_job(monkeypatch):
+    monkeypatch.setattr("gristmill.engine.worker.job._COUNTS_SECONDS", -1.0)
+    tasks = [Task(name, 0) for name in "ab"]
+    runs = []
+
+    def run(task, context):
+        runs.append(task.id)
+        return count_slowly(task, context)
+
+    looks = Looks(error_at=3)
+    with pytest.raises(LookupError, match="seen enough"):
+        list(run_tasks(run, tasks, backend="serial", progress=False, watch=looks))
+    assert runs == ["a"]  # no second try: the error is not the task's

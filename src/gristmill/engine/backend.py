@@ -18,7 +18,7 @@ from gristmill.core.errors import UnpicklableError
 from gristmill.engine.worker import pickling
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from gristmill.engine.worker.binding import Place
@@ -44,6 +44,8 @@ class WorkerSpec:
     job: Job
     returns_unstarted: bool
     """Whether a chunk that takes too long returns its unstarted items."""
+    on_counts: Callable[[WorkerHandle, dict[str, int]], None] | None = None
+    """Called in place of a `Counts` event by a worker in the scheduler's own thread, whose events come late."""
 
     @cached_property
     def pickled_job(self) -> bytes:

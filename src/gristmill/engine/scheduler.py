@@ -80,7 +80,9 @@ class Scheduler:
         self._observer = observer
         self._chunk_sizer = ChunkSizer(policy.chunk_size, policy.workers, total)
         self._queue = ItemQueue(items, self._chunk_sizer, first_index)
-        spec = backends.WorkerSpec(job, returns_unstarted=policy.chunk_size == "auto")
+        spec = backends.WorkerSpec(
+            job, returns_unstarted=policy.chunk_size == "auto", on_counts=self._on_counts_in_this_thread
+        )
         # A set-up may load gigabytes: the first worker is then measured before others are started.
         num_first_workers = 1 if policy.can_resize and job.setup is not None else policy.workers
         self._workers = JobWorkers(pool, spec, num_first_workers)
@@ -92,6 +94,7 @@ class Scheduler:
             max_growth_bytes=policy.max_growth_bytes,
         )
         self._finished: deque[tuple[int, list[Any]]] = deque()
+        self._watch_error: Exception | None = None
         self._failures = FailureHandler(
             self._queue,
             self._workers,
@@ -260,6 +263,15 @@ class Scheduler:
             worker.counts[name] = worker.counts.get(name, 0) + amount
         self._observer.count(counts)
 
+    def _on_counts_in_this_thread(self, handle: WorkerHandle, counts: dict[str, int]) -> None:
+        """Take counters of a task that runs inside `wait`: until its end only this call can show progress."""
+        self._on_counts(self._workers[handle], counts)
+        if self._watch_error is None:
+            try:
+                self._observer.tick(self._workers)
+            except Exception as error:  # raised from here it would be an error of the task
+                self._watch_error = error
+
     def _close_counts(self, worker: PooledWorker, *, is_done: bool) -> None:
         """Reset the counters of an item that ended. If it has no result, subtract them: the next run counts again."""
         if not is_done:
@@ -385,6 +397,8 @@ class Scheduler:
         return max(0.0, seconds)
 
     def _check_timers(self) -> None:
+        if self._watch_error is not None:
+            raise self._watch_error
         self._observer.tick(self._workers)
         if self._policy.timeout is not None:
             self._workers.kill_overdue(self._policy.timeout)
