@@ -69,8 +69,13 @@ def test_keys(mixed_rows):
     screen.press("x")
     screen.press("backspace")
     screen.press("escape")
-    screen.resize(30, 8)
-    assert len(screen.draw()) == 8
+    screen.press("/")
+    for width, height in ((30, 8), (12, 5), (2, 2), (1, 1)):
+        screen.resize(width, height)
+        assert len(screen.draw()) == height
+        assert all(sum(measure(char) for text, _ in line for char in text) <= max(2, width) for line in screen.draw())
+    screen.press("escape")
+    assert len(screen.draw()) == 1
     screen.press("q")
     assert screen.is_closed
 

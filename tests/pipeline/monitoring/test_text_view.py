@@ -8,6 +8,7 @@ from msgspec import structs
 from gristmill.pipeline.monitoring.run_status import Bottleneck, EndedJob, RunStatus, WorkerStatus
 from gristmill.pipeline.monitoring.text_view import render_status, summarize_status, to_text
 from gristmill.pipeline.monitoring.views import open_view
+from gristmill.report.view.terminal.row_lines import measure
 
 WORKERS = [
     WorkerStatus(
@@ -55,11 +56,15 @@ def test_everything_is_said():
 
 
 @pytest.mark.parametrize("height", [5, 10, 24, 60, 200])
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", [1, 12, 19, 40, 80, 200])
 def test_it_fits_the_screen(width, height):
-    lines = to_text(render_status(STATUS, "out", width=width, max_lines=height))
+    wide = structs.replace(STATUS, job="段階2")  # two columns a character
+    lines = to_text(render_status(wide, "out", width=width, max_lines=height))
     assert len(lines) <= max(height, 7)
-    assert max(map(len, lines)) <= width
+    assert max(sum(map(measure, line)) for line in lines) <= width
+    if width < 40:
+        assert width < 12 or any("50%" in line for line in lines)  # no bar in its place
+        return
     assert any("why this speed" in line for line in lines)
     assert ("more" in "\n".join(lines)) == (height < 60)
 

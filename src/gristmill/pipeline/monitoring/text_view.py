@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gristmill.core.quantities import format_bytes, format_count, format_duration
+from gristmill.report.view.terminal.row_lines import measure
 
 if TYPE_CHECKING:
     from gristmill.pipeline.monitoring.run_status import EndedJob, RunStatus, WorkerStatus
 
 _BAR_CHARACTERS = 24
-_MIN_WIDTH = 40
+_BAR_WIDTH = 64
+"""The columns from which on a line has room for the whole bar; narrower ones have a shorter one, or none."""
 _INDENT = "  "
 _CAUSE_STYLES = {"computing": "green", "starting": "cyan", "unknown": "dim"}
 
@@ -31,10 +33,9 @@ Line = list[Piece]
 
 def render_status(status: RunStatus, title: str, *, width: int = 100, max_lines: int | None = None) -> list[Line]:
     """Render a status. With `max_lines` workers and ended jobs are left out as far as necessary, and counted."""
-    width = max(width, _MIN_WIDTH)
     host = f"run {status.run} on {status.host}, process {status.pid}, {status.backend}"
     head = [[Piece(title, "bold"), Piece(f"  {host}, {format_duration(status.run_seconds)}", "dim")]]
-    job = [_render_job(status), _render_counts(status)]
+    job = [_render_job(status, width), _render_counts(status)]
     if status.num_workers:
         job.append(_render_workers_line(status))
     why = [] if status.is_over or not status.workers else [_render_why(status)]
@@ -66,14 +67,15 @@ def summarize_status(status: RunStatus) -> str:
     return _make_printable(line)
 
 
-def _render_job(status: RunStatus) -> Line:
+def _render_job(status: RunStatus, width: int) -> Line:
+    num_characters = min(_BAR_CHARACTERS, max(0, width - _BAR_WIDTH + _BAR_CHARACTERS))
     total = "" if status.total is None else f" of {status.total:,}"
     pieces = [Piece(f"{_INDENT}{status.job} ", "bold cyan")]
     if status.fraction is not None:
-        num_full = int(status.fraction * _BAR_CHARACTERS)
+        num_full = int(status.fraction * num_characters)
         pieces.append(Piece("━" * num_full, "cyan"))
-        pieces.append(Piece("─" * (_BAR_CHARACTERS - num_full), "dim"))
-        pieces.append(Piece(f" {status.fraction:.0%} ", "bold"))
+        pieces.append(Piece("─" * (num_characters - num_full), "dim"))
+        pieces.append(Piece(f"{' ' if num_characters else ''}{status.fraction:.0%} ", "bold"))
     pieces.append(Piece(f" {status.done:,}{total} tasks done, {_format_rate(status)}"))
     if status.seconds_left is not None and (status.fraction or 0) < 1:
         pieces.append(Piece(f", {format_duration(status.seconds_left)} left", "bold"))
@@ -138,16 +140,18 @@ def _shorten(lines: list[Line], max_lines: int, word: str, *, keeps_last: bool) 
 
 
 def _cut(line: Line, width: int) -> Line:
-    """Cut a line to the width of the terminal."""
+    """Cut a line to the columns of the terminal."""
+    pieces: Line = []
     room = width
-    pieces = []
     for piece in _clean(line):
-        pieces.append(
-            Piece(piece.text if len(piece.text) <= room else f"{piece.text[: max(0, room - 1)]}…", piece.style)
-        )
-        room -= len(piece.text)
-        if room <= 0:
-            break
+        num_columns = sum(map(measure, piece.text))
+        if num_columns > room:
+            text = piece.text
+            while text and sum(map(measure, text)) >= max(1, room):
+                text = text[:-1]
+            return [*pieces, Piece(f"{text}…", piece.style)] if room > 0 else pieces
+        pieces.append(piece)
+        room -= num_columns
     return pieces
 
 

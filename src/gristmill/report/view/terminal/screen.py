@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.report.view.requests import describe_safely, get_number, read_filters
 from gristmill.report.view.rows import Filters, Selection
-from gristmill.report.view.terminal.row_lines import make_lines, make_printable
+from gristmill.report.view.terminal.row_lines import make_lines, make_printable, measure, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +56,7 @@ class Screen:
         self._position = self._offset = 0
         self._lines: dict[int, list[Line]] = {}
         self._choose()
+        self.message = self.rows.note
 
     def _choose(self) -> None:
         """Find the rows that the filters choose, and go to the first."""
@@ -76,15 +77,16 @@ class Screen:
     def draw(self) -> list[Line]:
         """Make all lines of the screen."""
         body: list[Line] = []
+        room = max(0, self.height - 2)
         position, offset = self._position, self._offset
-        while len(body) < self.height - 2 and position < self.total:
+        while len(body) < room and position < self.total:
             body += self._read_lines(position)[offset:]
             position, offset = position + 1, 0
         if not self.total:
-            body = [[(self.rows.note or "there are no rows", "quiet")]]
-        body = body[: self.height - 2]
-        body += [[] for _ in range(self.height - 2 - len(body))]
-        return [[(self._make_title()[: self.width], "bar")], *body, self._make_status()]
+            body = wrap([(self.rows.note or "there are no rows", "quiet")], self.width)
+        body = body[:room] + [[] for _ in range(room - len(body))]
+        title = wrap([(self._make_title(), "bar")], self.width)[0]
+        return [title, *body, self._make_status()][-self.height :]
 
     def _make_title(self) -> str:
         name = make_printable(self._collections[self._number][0])
@@ -98,8 +100,10 @@ class Screen:
     def _make_status(self) -> Line:
         if self._prompt is not None:
             text = _PROMPTS[self._prompt[0]] + make_printable(self._prompt[1])
-            return [(text[-self.width + 1 :], "title"), (" ", "mark")]
-        return [(make_printable(self.message or HELP)[: self.width], "quiet")]
+            while sum(map(measure, text)) >= self.width:
+                text = text[1:]
+            return [(text, "title"), (" ", "mark")]
+        return wrap([(self.message or HELP, "quiet")], self.width)[0]
 
     def _read_lines(self, position: int) -> list[Line]:
         if position not in self._lines:
@@ -123,7 +127,7 @@ class Screen:
 
     def resize(self, width: int, height: int) -> None:
         """Take the new size of the terminal."""
-        self.width, self.height = max(20, width), max(4, height)
+        self.width, self.height = max(2, width), max(1, height)  # a character may take two columns
         self._lines.clear()
         self._offset = 0
 
