@@ -1,6 +1,7 @@
 """When reports are written, what they hold, and that they are the same for the same dataset."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from gristmill.report.charts import make_bins
 from gristmill.report.model import Report, make_schema
 from gristmill.report.write import load_report
 from gristmill.shards.dataset import open_dataset
+from gristmill.storage.lock import FolderLock
 
 SCHEMA = Path(__file__).parents[2] / "docs/reference/report.schema.json"
 
@@ -98,6 +100,18 @@ def test_records_are_not_shown_because_a_report_is_lost(tmp_path, capsys, damage
     num_records, printed = report()
     assert num_records == 3
     assert "--samples" not in printed
+
+
+def test_a_report_is_refused_while_a_run_writes_its_own(tmp_path, capsys):
+    """While a run holds the folder, its own report, with its times, is about to be written."""
+    gm.run(make_recipe(tmp_path), backend="serial", progress=False)
+    before = load_report(tmp_path / "out")
+    for holder, code in ((FolderLock(tmp_path / "out"), 1), (nullcontext(), 0)):
+        with holder, pytest.raises(SystemExit) as ended:
+            main(["report", str(tmp_path / "out")])
+        assert ended.value.code == code
+        assert load_report(tmp_path / "out").run == before.run is not None
+    assert str(tmp_path / "out") in capsys.readouterr().err
 
 
 def test_an_error_in_the_report_costs_no_dataset(tmp_path, monkeypatch, caplog):

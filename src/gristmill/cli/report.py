@@ -1,13 +1,17 @@
 """`gristmill report`: make the report of a dataset again."""
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import click
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.tables import print_lines
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import DEFAULT_SAMPLES, MAX_SAMPLES
+from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.report.write import load_report, write_report
-from gristmill.shards.dataset import open_dataset
+from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.report import REPORT, REPORT_PAGE, encode_report
 
 
@@ -24,7 +28,13 @@ def command(out: str, samples: int | None, *, as_json: bool) -> None:
 
     Every run writes them, too. The page needs no network and no other file. It says how many records it holds.
     """
-    dataset = open_dataset(out)
+    folder = open_dataset(out).folder
+    # A run that is ending writes the report, too, with its times: one after the other.
+    with lock_output(folder) if isinstance(folder, Path) else nullcontext():
+        _write_again(open_dataset(folder), samples, as_json=as_json)
+
+
+def _write_again(dataset: Dataset, samples: int | None, *, as_json: bool) -> None:
     old = load_report(dataset.folder)
     wanted = old.samples.wanted if old is not None and old.samples is not None else None
     # What nobody asked for is not shown: the recipe may have forbidden it with `samples: 0`.
