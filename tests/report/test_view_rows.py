@@ -1,6 +1,7 @@
 """What the viewer shows, without a browser: filters that narrow each other, searches, jumps, differences, pictures."""
 
 import json
+import shutil
 from itertools import product
 
 import numpy as np
@@ -17,7 +18,7 @@ from gristmill.core.errors import UsageError
 from gristmill.pipeline.inspecting.viewing import open_collections
 from gristmill.report.view.requests import Requests
 from gristmill.report.view.row_blocks import make_line_blocks, make_record_blocks
-from gristmill.report.view.rows import Filters, RowRange, Rows, ScoreRange, Selection, count_facets
+from gristmill.report.view.rows import Filters, RowRange, Rows, ScoreRange, Selection, count_facets, count_rows
 from gristmill.report.view.search import search_rows
 from gristmill.shards.dataset import open_dataset
 from gristmill.stream import Stream
@@ -386,3 +387,16 @@ def test_a_dataset_on_a_store(s3, mixed_rows, tmp_path, monkeypatch):
     ]
     with pytest.raises(UsageError, match="no dataset"):
         open_collections([f"{s3.url}/nothing"])
+
+
+def test_damage_in_one_file_hides_no_other(web, tmp_path):
+    copy = shutil.copytree(web, tmp_path / "out")
+    [quarantined] = (copy / "quarantine").glob("*.jsonl*")
+    quarantined.write_bytes(quarantined.read_bytes()[:-20] + b"x" * 20)
+    collections = open_collections([copy])
+    assert count_rows(collections["out"]) == len(open_dataset(web))
+    damaged = Requests(collections).read_rows({"name": ["out · quarantined"]})
+    assert quarantined.name in damaged["note"]
+    quarantined.unlink()
+    assert quarantined.name in open_collections([copy])["out · quarantined"].note
+    assert open_collections([copy])["out · dropped"].note == ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from gristmill.core.errors import GristmillError
 from gristmill.core.names import check_choice
 from gristmill.report.plain_json import show_record
 from gristmill.report.view.describe import cut_text, describe_record
@@ -35,14 +36,22 @@ class LineRows(Rows):
 
     def __init__(self, title: str, dataset: Dataset, files: list[StoredFile]) -> None:
         self.title = title
-        lines = [line for file in files for line in _read_lines(dataset, file)]
+        lines: list[dict[str, Any]] = []
+        notes = []
+        for file in files:
+            try:
+                lines.extend(_read_lines(dataset, file))
+            except GristmillError as error:  # what was read before the damage is shown, and so are all other files
+                notes.append(f"Not all is shown: {error.message}.")
         self._lines = sorted(lines, key=_name_range)
-        self.note = f"Of each file, the first {_MAX_LINES:,} records are shown." if len(lines) >= _MAX_LINES else ""
+        if len(lines) >= _MAX_LINES:
+            notes.append(f"Of each file, the first {_MAX_LINES:,} records are shown.")
+        self.note = " ".join(notes)
         names = [_name_range(line) for line in self._lines]
         starts = [number for number, name in enumerate(names) if not number or name != names[number - 1]]
         self._ranges = [
             RowRange(source=names[start][0], reason=names[start][1], start=start, rows=end - start)
-            for start, end in zip(starts, [*starts[1:], len(names)], strict=True)
+            for start, end in pairwise([*starts, len(names)])
         ]
         self._failed = [_list_failed(line) for line in self._lines]
 
