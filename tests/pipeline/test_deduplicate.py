@@ -423,15 +423,20 @@ def test_all_documents_are_the_same(mill, tmp_path, text):
     assert result.manifest.deduplicated[0].counts["pairs"] == 0
 
 
-def test_many_that_share_a_band_and_nothing_else(mill, tmp_path):
-    """With shingles of one word and bands of one row, a common word is a common band."""
+def test_many_that_share_a_band_and_nothing_else(mill, tmp_path, tiny_units):
+    """With shingles of one word and bands of one row, a common word is a common band, of documents in all ranges."""
     rng = random.Random(3)
-    texts = ["the " + " ".join(f"{rng.getrandbits(40):x}" for _ in range(3)) for _ in range(3000)]
-    sources = {"web": write_source(tmp_path / "in/web", texts, per_file=3000)}
-    step = Deduplicate(ngram=1, rows=1, bands=8, partition_bytes=50_000)
-    result = mill.run(mill.recipe(sources, [step, Write(format="jsonl")]))
-    [entry] = result.manifest.deduplicated
-    assert entry.rows == 0
-    assert entry.counts["largest_band_group"] > 500
-    assert entry.counts["capped_band_groups"] >= 4
-    assert entry.counts["pairs"] < 12 * 8 * 3000
+    texts = ["the " + " ".join(f"{rng.getrandbits(40):x}" for _ in range(9)) for _ in range(1500)]
+    texts += [text.rpartition(" ")[0] for text in texts[::50]]  # 0.9 alike, in other units
+    sources = {"web": write_source(tmp_path / "in/web", texts)}
+    entries = []
+    for partition_bytes in (50_000, 32 * MIB):
+        step = Deduplicate(ngram=1, rows=1, bands=8, partition_bytes=partition_bytes)
+        entries += mill.run(mill.recipe(sources, [step, Write(format="jsonl")]), overwrite=True).manifest.deduplicated
+        gone = set(find_duplicates(step, column(texts))[0].documents.tolist())
+        assert sorted(kept_texts(mill)) == sorted(text for n, text in enumerate(texts) if n not in gone)
+    in_parts, at_once = entries
+    assert 20 < in_parts.rows == at_once.rows <= 30
+    assert in_parts.counts["largest_band_group"] > 100
+    assert in_parts.counts["capped_band_groups"] >= 3
+    assert in_parts.counts["pairs"] == at_once.counts["pairs"] < 12 * 8 * len(texts)

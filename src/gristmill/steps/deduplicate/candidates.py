@@ -62,10 +62,15 @@ class KeyGroups:
     documents: NDArray[np.int64]
     starts: NDArray[np.int64]
     """Where each group begins, and where the last one ends."""
+    keys: NDArray[np.uint64]
+    """The key of each document's group."""
 
 
-def group_by_key(keys: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> KeyGroups:
-    """Return the groups of two and more documents; each document must be at most once under each key."""
+def group_by_key(keys: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks | None = None) -> KeyGroups:
+    """Return the groups of two and more documents; each document must be at most once under each key.
+
+    Without ranks the documents of a group are in the order of their numbers.
+    """
     order = np.argsort(keys)
     keys = keys[order]
     is_start = np.ones(len(keys) + 1, dtype=bool)
@@ -73,9 +78,9 @@ def group_by_key(keys: NDArray[np.uint64], documents: NDArray[np.int64], ranks: 
     # A group that begins where the next one begins too has one member.
     in_group = ~(is_start[:-1] & is_start[1:])
     keys, documents = keys[in_group], documents[order[in_group]]
-    order = np.lexsort((documents, ranks(documents), keys))
+    order = np.lexsort((documents, keys) if ranks is None else (documents, ranks(documents), keys))
     starts = np.flatnonzero(np.append(is_start[:-1][in_group], True))
-    return KeyGroups(documents[order], starts)
+    return KeyGroups(documents[order], starts, keys)
 
 
 def group_by_digest(digests: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> KeyGroups:
@@ -90,11 +95,15 @@ def group_by_digest(digests: NDArray[np.uint64], documents: NDArray[np.int64], r
     number = np.cumsum(is_start[:-1])[in_group]
     copies = documents[rows[in_group]]
     order = np.lexsort((copies, ranks(copies), number))
-    return KeyGroups(copies[order], np.flatnonzero(np.append(is_start[:-1][in_group], True)))
+    starts = np.flatnonzero(np.append(is_start[:-1][in_group], True))
+    return KeyGroups(copies[order], starts, halves[in_group, 0])
 
 
-def find_candidate_pairs(groups: KeyGroups, sketches: Sketches, num_reference: int = 0) -> Pairs:
-    """Return the pairs to compare; some may be pairs of two reference documents, the first `num_reference`."""
+def find_candidate_pairs(groups: KeyGroups, sketches: Sketches | None = None, num_reference: int = 0) -> Pairs:
+    """Return the pairs to compare; some may be pairs of two reference documents, the first `num_reference`.
+
+    Sketches are needed for groups of more than `ALL_PAIRS` only.
+    """
     sizes = np.diff(groups.starts)
     num_pairs = np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, 2 * sizes - 3)
     left_ends, right_ends = np.empty(num_pairs.sum(), np.int64), np.empty(num_pairs.sum(), np.int64)
@@ -102,6 +111,7 @@ def find_candidate_pairs(groups: KeyGroups, sketches: Sketches, num_reference: i
     lefts, rights = [left_ends], [right_ends]
     for group in np.flatnonzero(sizes > ALL_PAIRS):
         members = groups.documents[groups.starts[group] : groups.starts[group + 1]]
+        assert sketches is not None
         for left, right in pair_likely_members(members, sketches, num_reference):
             lefts.append(left)
             rights.append(right)

@@ -8,7 +8,10 @@ Every kind of task reads what earlier ones have scattered, and scatters for the 
 | merge | streams | nothing: pieces become large, where they would be too small | hash |
 | copies | hash of digests | equal texts | range |
 | hide | range | a bit for each exact copy | |
-| candidates | hash of keys | pairs with a band in common | range of the second document |
+| candidates | hash of keys | pairs with a band in common, members of large groups | range of the first document |
+| lend | range | sketches and ranks of these members | hash of keys |
+| likely | hash of keys | likely pairs of large groups | range of the first document |
+| carry | range | pairs, each once, and sketches for other ranges | range of the second document |
 | compare | range | pairs that their sketches do not reject | range of both |
 | link | ranges | components (rounds) | range of both |
 | deal | range | members of clusters, their texts as sets | cluster |
@@ -21,7 +24,6 @@ A range is some consecutive units: about 2^17 documents (a 256th of `partition_b
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,9 +31,15 @@ import numpy as np
 
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome
-from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units
+from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units, cut_ranges
 from gristmill.pipeline.barriers.deduplicate.choose import ChosenRemovals, run_choose
-from gristmill.pipeline.barriers.deduplicate.compare import ComparedPairs, run_compare
+from gristmill.pipeline.barriers.deduplicate.compare import (
+    CarriedPairs,
+    ComparedPairs,
+    make_carried_type,
+    run_carry,
+    run_compare,
+)
 from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext, PartitionTask, SignContext
 from gristmill.pipeline.barriers.deduplicate.deal import DealtMembers, make_member_type, needs_texts, run_deal
 from gristmill.pipeline.barriers.deduplicate.decision import Decision
@@ -41,12 +49,17 @@ from gristmill.pipeline.barriers.deduplicate.match import (
     CandidatePairs,
     CopyPairs,
     HiddenDocuments,
+    LentSketches,
+    LikelyPairs,
+    make_lent_type,
     run_candidates,
     run_copies,
     run_hide,
+    run_lend,
+    run_likely,
 )
 from gristmill.pipeline.barriers.deduplicate.merge import PieceMerger, grow_partitions
-from gristmill.pipeline.barriers.deduplicate.record_files import DIGEST, KEY, NUMBER, PAIR, SIMILAR
+from gristmill.pipeline.barriers.deduplicate.record_files import CROWDED, DIGEST, KEY, NUMBER, PAIR, SIMILAR
 from gristmill.pipeline.barriers.deduplicate.reference_units import read_against_units
 from gristmill.pipeline.barriers.deduplicate.removal_lists import REMOVAL
 from gristmill.pipeline.barriers.deduplicate.removals import (
@@ -70,7 +83,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import msgspec
-    from numpy.typing import NDArray
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
@@ -80,10 +92,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=msgspec.Struct)
 
-_BYTES_PER_DOCUMENT = 256
-"""What tasks hold at most for each document of a range."""
-_MAX_RANGES = 256
-"""Each task of one kind leaves a piece for each range: with more of them, pieces would be too small to read."""
 _MAX_CLUSTER_PARTITIONS = 1 << 16
 
 
@@ -197,7 +205,7 @@ class Deduplication:
             root=self._sign_context.work,
             units=tuple(units),
             starts=np.cumsum([0, *(unit.num_rows for unit in units)], dtype=np.int64),
-            range_starts=self._cut_ranges(),
+            range_starts=cut_ranges(self._units, self._step.partition_bytes),
             # Reference documents come before all that may be removed.
             priorities=np.array(
                 [0 if unit.is_reference else 1 + self._find_priority(unit.unit.source.name) for unit in self._units],
@@ -207,18 +215,6 @@ class Deduplication:
             prefer_longest=self._step.prefer_longest,
             num_permutations=self._step.sketch_bytes,
         )
-
-    def _cut_ranges(self) -> NDArray[np.int64]:
-        """Cut the documents into ranges of whole units; return the first document of each, and the number of all."""
-        size = max(self._step.partition_bytes // _BYTES_PER_DOCUMENT, -(-self._num_documents // _MAX_RANGES))
-        starts, next_start = [0], 0
-        for _, streams in itertools.groupby(self._units, key=lambda unit: unit.fingerprint):
-            next_start += sum(stream.num_rows for stream in streams)
-            if next_start - starts[-1] >= size:
-                starts.append(next_start)
-        if starts[-1] != next_start:
-            starts.append(next_start)
-        return np.array(starts, np.int64)
 
     def _find_copies(self, signed: Sequence[SignedStream], context: PartitionContext) -> list[CopyPairs]:
         """Find all documents that have the text of a better one."""
@@ -266,10 +262,35 @@ class Deduplication:
         self._count("band_groups", sum(result.num_groups for result in candidates))
         self._count("largest_band_group", max(result.largest_group for result in candidates))
         self._count("capped_band_groups", sum(result.num_capped for result in candidates))
-        stage = PartitionContext.extend(
-            context, inputs={"pairs": self._merger.join("pairs", (each.pairs for each in candidates), PAIR)}
-        )
+        pair_files = [each.pairs for each in candidates]
+        pair_files += [each.pairs for each in self._pair_large_groups(candidates, context)]
+        stage = PartitionContext.extend(context, inputs={"pairs": self._merger.join("candidates", pair_files, PAIR)})
+        carried = self._run_tasks(run_carry, stage, self._make_tasks("carry", num_ranges), CarriedPairs, "candidates")
+        kind = make_carried_type(context.documents.num_permutations)
+        inputs = {
+            "pairs": self._merger.join("pairs", (each.pairs for each in carried), PAIR),
+            "carried": self._merger.join("carried", (each.sketches for each in carried), kind),
+        }
+        stage = PartitionContext.extend(context, inputs=inputs)
         return self._run_tasks(run_compare, stage, self._make_tasks("compare", num_ranges), ComparedPairs, "comparing")
+
+    def _pair_large_groups(self, candidates: Sequence[CandidatePairs], context: PartitionContext) -> list[LikelyPairs]:
+        """Pair the members of groups too large to take all pairs of; their sketches come from all ranges."""
+        kind = make_lent_type(context.documents.num_permutations)
+        num_bytes = sum(each.crowded.num_records for each in candidates) * kind.itemsize
+        if not num_bytes:
+            return []
+        num_ranges = context.documents.num_ranges
+        num_partitions = -(-num_bytes // grow_partitions(num_bytes, self._step.partition_bytes))
+        crowded = self._merger.join("crowded", (each.crowded for each in candidates), CROWDED)
+        stage = PartitionContext.extend(context, inputs={"crowded": crowded}, num_partitions=num_partitions)
+        tasks = self._make_tasks(f"lend to {num_partitions}", num_ranges)
+        lent = self._run_tasks(run_lend, stage, tasks, LentSketches, "large groups")
+        sketches = self._merger.join("lent", (each.sketches for each in lent), kind)
+        stage = PartitionContext.extend(context, inputs={"lent": sketches})
+        return self._run_tasks(
+            run_likely, stage, self._make_tasks("likely", num_partitions), LikelyPairs, "large groups"
+        )
 
     def _link_round(self, context: PartitionContext, number: int, num_tasks: int) -> list[LinkedDocuments]:
         edges = self._merger.join(f"edges {number}", context.inputs["edges"], PAIR)

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.barriers.base import list_stored_inputs
 from gristmill.pipeline.planning import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.outputs.split_files import Annotation
     from gristmill.pipeline.stages.slice_task import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.pipeline.stages.unit_tasks import StageUnit
+
+_BYTES_PER_DOCUMENT = 256
+"""What tasks hold at most for each document of a range."""
+_MAX_RANGES = 256
+"""Each task of one kind leaves a piece for each range: with more of them, pieces would be too small to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +68,17 @@ def collect_barrier_units(
             if stream.num_rows:
                 is_held_out = stream.split != TRAIN
                 yield BarrierUnit(unit, stream, file.annotation, is_against, is_held_out, file.data.bytes)
+
+
+def cut_ranges(units: Sequence[BarrierUnit], partition_bytes: int) -> NDArray[np.int64]:
+    """Cut the documents into ranges of whole units; return the first document of each, and the number of all."""
+    num_documents = sum(unit.num_rows for unit in units)
+    size = max(partition_bytes // _BYTES_PER_DOCUMENT, -(-num_documents // _MAX_RANGES))
+    starts, next_start = [0], 0
+    for _, streams in groupby(units, key=lambda unit: unit.fingerprint):
+        next_start += sum(stream.num_rows for stream in streams)
+        if next_start - starts[-1] >= size:
+            starts.append(next_start)
+    if starts[-1] != next_start:
+        starts.append(next_start)
+    return np.array(starts, np.int64)

@@ -84,10 +84,15 @@ class Documents:
 
     def ranks(self, documents: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Rank documents: of similar ones the lowest rank stays, among equal ranks the lowest number."""
-        # Priority in the high 16 bits; below it, longer documents have smaller numbers.
-        ranks: NDArray[np.uint64] = self.priorities[self.find_units(documents)] << np.uint64(48)
+        ranks = self.rank_equal_texts(documents)
         if self.prefer_longest:
             ranks |= _MAX_LENGTH - self.describe(documents)["num_bytes"].astype(np.uint64)
+        return ranks
+
+    def rank_equal_texts(self, documents: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Rank documents that are of one length, about which nothing has to be read."""
+        # Priority in the high 16 bits; below it, `ranks` has smaller numbers for longer documents.
+        ranks: NDArray[np.uint64] = self.priorities[self.find_units(documents)] << np.uint64(48)
         return ranks
 
     def describe(self, documents: NDArray[np.int64]) -> NDArray[Any]:

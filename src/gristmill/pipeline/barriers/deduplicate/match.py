@@ -1,14 +1,20 @@
-"""Tasks that find documents with equal digests, and pairs with a band in common, by partition."""
+"""Tasks that find documents with equal digests, and pairs with a band in common, by partition.
+
+These tasks know numbers of documents only. Whatever depends on more than that, the order within groups of more than
+`ALL_PAIRS`, is left to others: ranges lend the sketches and ranks of the members, and each group is paired where these
+come together. So nothing is looked up document by document.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from gristmill.pipeline.barriers.deduplicate.record_files import (
+    CROWDED,
     DIGEST,
     KEY,
     PAIR,
@@ -19,7 +25,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     write_records,
 )
 from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
-from gristmill.steps.deduplicate.candidates import ALL_PAIRS, Pairs, find_candidate_pairs, group_by_key
+from gristmill.steps.deduplicate.candidates import ALL_PAIRS, KeyGroups, find_candidate_pairs, group_by_key
 from gristmill.steps.deduplicate.digests import find_copies
 
 if TYPE_CHECKING:
@@ -27,6 +33,9 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext, PartitionTask
+    from gristmill.pipeline.barriers.deduplicate.documents import Documents
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
+    from gristmill.steps.deduplicate.candidates import Pairs
 
 
 class CopyPairs(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +59,7 @@ def run_copies(task: Task, context: Context) -> CopyPairs:
     for start, records in stage.read("digests", DIGEST, payload.partition, context.at):
         digests.append(np.stack([records["high"], records["low"]], axis=1))
         numbers.append(start + records["row"])
-    copies = find_copies(np.concatenate(digests), np.concatenate(numbers), documents.ranks)
+    copies = find_copies(np.concatenate(digests), np.concatenate(numbers), documents.rank_equal_texts)
     pairs = make_records(PAIR, first=copies.survivors, second=copies.documents)
     stem, num_ranges = stage.open_stem(payload), documents.num_ranges
     return CopyPairs(
@@ -80,24 +89,26 @@ def run_hide(task: Task, context: Context) -> HiddenDocuments:
 
 
 class CandidatePairs(msgspec.Struct, frozen=True, kw_only=True):
-    """The pairs found in a partition that share a band, scattered by the range of their second document."""
+    """The pairs found in a partition that share a band, scattered by the range of their first document."""
 
     pairs: PartitionedFile
+    crowded: PartitionedFile
+    """The members of groups too large to take all pairs of, with their keys, by the range of the member."""
     num_groups: int
     largest_group: int
     num_capped: int
-    """Number of groups too large to take all pairs of."""
+    """Number of such groups."""
 
     def files(self) -> list[StoredFile]:
         """List the files that the receipt depends on."""
-        return [self.pairs.file]
+        return [self.pairs.file, self.crowded.file]
 
 
 def run_candidates(task: Task, context: Context) -> CandidatePairs:
     """Find pairs that share a band; `context.state` is a `PartitionContext` with the band keys of each stream."""
     stage: PartitionContext = context.state
     payload: PartitionTask = task.payload
-    documents = stage.documents
+    documents, stem = stage.documents, stage.open_stem(payload)
     keys, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     hidden = _HiddenBits(stage)
     for start, records in stage.read("keys", KEY, payload.partition, context.at):
@@ -107,19 +118,87 @@ def run_candidates(task: Task, context: Context) -> CandidatePairs:
         numbers.append(input_numbers[is_original])
     all_keys, all_numbers = np.concatenate(keys), np.concatenate(numbers)
     del keys, numbers  # these arrays are large: the pieces must not stay in memory beside the whole
-    groups = group_by_key(all_keys, all_numbers, documents.ranks)
+    groups = group_by_key(all_keys, all_numbers)
     sizes = np.diff(groups.starts)
-    pairs = find_candidate_pairs(groups, documents.sketches, documents.num_reference)
-    is_removable = pairs.second >= documents.num_reference  # of two reference documents neither is removed
-    pairs = Pairs(pairs.first[is_removable], pairs.second[is_removable])
-    records = make_records(PAIR, first=pairs.first, second=pairs.second)
-    ranges = documents.find_ranges(pairs.second)
+    is_crowded = np.repeat(sizes > ALL_PAIRS, sizes)
+    crowded = make_records(CROWDED, key=groups.keys[is_crowded], document=groups.documents[is_crowded])
+    starts = np.append(0, np.cumsum(sizes[sizes <= ALL_PAIRS]))
+    small = KeyGroups(groups.documents[~is_crowded], starts, groups.keys[~is_crowded])
+    ranges = documents.find_ranges(crowded["document"])
     return CandidatePairs(
-        pairs=scatter_records(stage.open_stem(payload), ".pairs", records, ranges, documents.num_ranges),
+        pairs=_scatter_pairs(stem, find_candidate_pairs(small), documents),
+        crowded=scatter_records(stem, ".crowded", crowded, ranges, documents.num_ranges),
         num_groups=len(sizes),
         largest_group=int(sizes.max(initial=0)),
         num_capped=int(np.count_nonzero(sizes > ALL_PAIRS)),
     )
+
+
+def _scatter_pairs(stem: OutputStem, pairs: Pairs, documents: Documents) -> PartitionedFile:
+    """Write pairs of which one may be removed, by the range of their first document."""
+    is_removable = pairs.second >= documents.num_reference  # of two reference documents neither is removed
+    records = make_records(PAIR, first=pairs.first[is_removable], second=pairs.second[is_removable])
+    return scatter_records(stem, ".pairs", records, documents.find_ranges(records["first"]), documents.num_ranges)
+
+
+def make_lent_type(num_permutations: int) -> np.dtype[Any]:
+    """Make the type of the records of members of large groups, with sketches of this size."""
+    fields = [("key", "<u8"), ("document", "<i8"), ("rank", "<u8"), ("sketch", "u1", (num_permutations,))]
+    return np.dtype(fields)
+
+
+class LentSketches(msgspec.Struct, frozen=True, kw_only=True):
+    """The sketches and ranks of the documents of a range that are in large groups, scattered by group."""
+
+    sketches: PartitionedFile
+
+    def files(self) -> list[StoredFile]:
+        """List the files that the receipt depends on."""
+        return [self.sketches.file]
+
+
+def run_lend(task: Task, context: Context) -> LentSketches:
+    """Lend what a range knows of members; `context.state` is a `PartitionContext` with the members of large groups."""
+    stage: PartitionContext = context.state
+    documents = stage.documents
+    crowded = stage.gather("crowded", CROWDED, task.payload.partition)
+    members, indices = np.unique(crowded["document"], return_inverse=True)
+    lent = make_records(
+        make_lent_type(documents.num_permutations),
+        key=crowded["key"],
+        document=crowded["document"],
+        rank=documents.ranks(members)[indices],
+        sketch=documents.sketches(members)[indices],
+    )
+    partitions = (crowded["key"] % np.uint64(stage.num_partitions)).astype(np.int64)
+    stem = stage.open_stem(task.payload)
+    return LentSketches(sketches=scatter_records(stem, ".lent", lent, partitions, stage.num_partitions))
+
+
+class LikelyPairs(msgspec.Struct, frozen=True, kw_only=True):
+    """Pairs of large groups, scattered by the range of their first document."""
+
+    pairs: PartitionedFile
+
+    def files(self) -> list[StoredFile]:
+        """List the files that the receipt depends on."""
+        return [self.pairs.file]
+
+
+def run_likely(task: Task, context: Context) -> LikelyPairs:
+    """Pair the members of large groups; `context.state` is a `PartitionContext` with what ranges have lent."""
+    stage: PartitionContext = context.state
+    documents = stage.documents
+    lent = stage.gather("lent", make_lent_type(documents.num_permutations), task.payload.partition)
+    context.count(records=len(lent))
+    members, firsts = np.unique(lent["document"], return_index=True)
+
+    def find(numbers: NDArray[np.int64], name: str) -> NDArray[Any]:
+        return lent[name][firsts[np.searchsorted(members, numbers)]]
+
+    groups = group_by_key(lent["key"], lent["document"], lambda numbers: find(numbers, "rank"))
+    pairs = find_candidate_pairs(groups, lambda numbers: find(numbers, "sketch"), documents.num_reference)
+    return LikelyPairs(pairs=_scatter_pairs(stage.open_stem(task.payload), pairs, documents))
 
 
 class _HiddenBits:

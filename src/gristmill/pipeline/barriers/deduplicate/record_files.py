@@ -32,6 +32,7 @@ KEY = np.dtype([("key", "<u8"), ("row", "<u4")])
 DIGEST = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u4")])
 PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
 SIMILAR = np.dtype([("first", "<i8"), ("second", "<i8"), ("estimate", "<f8")])
+CROWDED = np.dtype([("key", "<u8"), ("document", "<i8")])
 NUMBER = np.dtype([("document", "<i8")])
 
 _BLOCK_BYTES = 24 << 20
