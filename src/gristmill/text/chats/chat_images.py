@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gristmill.text.chats.rendered_record import Example
 from gristmill.text.chats.shapes import NotAChat, is_image_part
 
 if TYPE_CHECKING:
@@ -95,13 +96,33 @@ class ChatImages:
     def _inline_expansion(self) -> str:
         return self.inline.replace(self.placeholder, self.expansion)
 
-    def find_places(self, text: str, literals: list[tuple[int, int]], *, inlines: bool) -> list[tuple[int, int]]:
+    def place_in_example(self, example: Example, conversation: Conversation, *, inlines: bool) -> Example:
+        """Put what stands for images into the text of an example.
+
+        Raises:
+            NotAChat: The template does not write each image once.
+        """
+        names = self.list_names(conversation)
+        if not names and inlines:
+            return example
+        places = self._find_places(example.text, example.literals, inlines=inlines)
+        if len(places) != len(names):
+            raise NotAChat("images_left_out", f"the template writes {len(places)} of {len(names)} images")
+        if not names:
+            return example
+        text, move = self._place(example.text, places, inlines=inlines)
+        trained, literals = (
+            [(move(start), move(end)) for start, end in spans] for spans in (example.trained, example.literals)
+        )
+        return Example(text, trained, literals, move(example.last_answer), tuple(names))
+
+    def _find_places(self, text: str, literals: list[tuple[int, int]], *, inlines: bool) -> list[tuple[int, int]]:
         """Find the placeholders or marks of a text, without those that somebody has written."""
         needle = MARK if inlines else self.placeholder
         spans = [match.span() for match in re.finditer(re.escape(needle), text)]
         return [span for span in spans if not any(span[0] < end and start < span[1] for start, end in literals)]
 
-    def place(self, text: str, places: list[tuple[int, int]], *, inlines: bool) -> tuple[str, Callable[[int], int]]:
+    def _place(self, text: str, places: list[tuple[int, int]], *, inlines: bool) -> tuple[str, Callable[[int], int]]:
         """Put what stands for images into their places; returns the text, and where its positions have moved."""
         new = self._inline_expansion if inlines else self.expansion
         pieces, end, moves = [], 0, []

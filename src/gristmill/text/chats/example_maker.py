@@ -7,12 +7,11 @@ each answer becomes an example of its own, with the prompt that the model will s
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.chats.answers.answer import Answer, HistoryRewritten, MessageNotRendered
+from gristmill.text.chats.answers.answer import Answer, HistoryRewritten, MessageNotRendered, append_end_token
 from gristmill.text.chats.answers.skeletons import AnswerFinder
 from gristmill.text.chats.chat_literals import ChatLiterals
 from gristmill.text.chats.chat_options import (
@@ -29,9 +28,13 @@ from gristmill.text.chats.chat_options import (
 from gristmill.text.chats.check_conversation import check_conversation
 from gristmill.text.chats.fit_to_length import LengthFitter
 from gristmill.text.chats.jinja import ChatTemplate, TemplateError
-from gristmill.text.chats.lost_content import count_lost_answers, find_lost_call
-from gristmill.text.chats.prompted_answer import make_prompted_answer
-from gristmill.text.chats.reasoning import find_reasoning
+from gristmill.text.chats.lost_content import (
+    count_lost_answers,
+    count_lost_reasoning,
+    find_lost_call,
+    loses_reasoning,
+)
+from gristmill.text.chats.prompted_answer import find_prompted_literals, make_prompted_answer
 from gristmill.text.chats.rendered_record import DroppedChat, Example, RenderedRecord, classify_answer
 from gristmill.text.chats.shapes import Conversation, NotAChat, parse_conversation
 
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 
 _MAX_SPLIT_CHARS = 256 << 20
 """The most text that the turns of one conversation may become."""
-_SHOWN_CHARS = 40
 
 
 class ExampleMaker:
@@ -69,7 +71,8 @@ class ExampleMaker:
         tokens = list(special_tokens or ())
         self.literals = ChatLiterals(tokens, control_tokens)
         self._appended = str(template.variables.get("eos_token", "")) if options.append_eos else ""
-        self._count_tokens = count_tokens
+        self.count_tokens = count_tokens
+        """A function that counts the tokens of a text, if their number is limited."""
         self._fitter = LengthFitter(options, self._render, count_tokens, self._appended, images)
         sources = dict.fromkeys(template.sources.values())
         finders = {
@@ -125,11 +128,6 @@ class ExampleMaker:
         """The finder for conversations with tools."""
         return self._finders[True]
 
-    @property
-    def count_tokens(self) -> Callable[[str], int] | None:
-        """A function that counts the tokens of a text, if their number is limited."""
-        return self._count_tokens
-
     def make(self, record: Mapping[str, Any], *, may_hold_literals: bool = True) -> RenderedRecord:
         """Make the examples of a record.
 
@@ -140,7 +138,7 @@ class ExampleMaker:
         for template in self._templates:
             template.begin_record()
         try:
-            conversation = self._parse(record)
+            conversation = self.parse(record)
             conversation = check_conversation(conversation, self.options, rendered)
             self._render_all(conversation, rendered, may_hold_literals=may_hold_literals)
         except DroppedChat as dropped:
@@ -153,7 +151,8 @@ class ExampleMaker:
             raise NotAChat("history_rewritten", str(error)) from None
         return rendered
 
-    def _parse(self, record: Mapping[str, Any]) -> Conversation:
+    def parse(self, record: Mapping[str, Any]) -> Conversation:
+        """Read the conversation of a record. Raises `NotAChat` if it has none."""
         return parse_conversation(
             record,
             self.options.shape,
@@ -164,24 +163,6 @@ class ExampleMaker:
     def _place_in_messages(self, record: Mapping[str, Any], messages: list[Any]) -> list[Any]:
         assert self.images is not None
         return self.images.read(record, messages, inlines=self._inlines_images)
-
-    def show_difference(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Show how the prompt for the first differing answer ends, and what the rendering has; None: none differs."""
-        conversation = self._parse(record)
-        turns = self.choose_finder(conversation).turns
-        for message in conversation.answers():
-            part = conversation.first(message + 1)
-            try:
-                text = turns.render(part)
-                answer = turns.find_last_borders(part, text)
-                prompt = turns.prompt(part, message)
-            except (TemplateError, HistoryRewritten):
-                continue
-            if answer.differs:
-                header = len(prompt) - len(answer.missing)
-                shown = max(0, header - _SHOWN_CHARS)
-                return prompt[shown:], text[max(0, answer.start - header + shown) : answer.start + _SHOWN_CHARS]
-        return None
 
     def _render_all(self, conversation: Conversation, rendered: RenderedRecord, *, may_hold_literals: bool) -> None:
         if self.options.split_turns == SPLIT_ALWAYS:
@@ -214,7 +195,7 @@ class ExampleMaker:
         rendered.counts.append((f"found_by_{method}", 1))
         chosen = self._choose_answers(shortened, answers)
         if self.options.prompt == AS_PROMPTED and (
-            any(answer.differs for answer in chosen) or _loses_reasoning(shortened, text, chosen)
+            any(answer.differs for answer in chosen) or loses_reasoning(shortened, text, chosen)
         ):
             self._split_turns(whole, rendered, may_hold_literals=may_hold_literals)
         elif self.options.prompt == REFUSE and any(answer.differs for answer in chosen):
@@ -241,7 +222,7 @@ class ExampleMaker:
                 if self.options.prompt == REFUSE and any(answer.differs for answer in answers):
                     raise DroppedChat("prompt_differs")
                 if self.options.prompt == AS_PROMPTED and (
-                    any(answer.differs for answer in answers) or _loses_reasoning(part, text, answers)
+                    any(answer.differs for answer in answers) or loses_reasoning(part, text, answers)
                 ):
                     self._add_prompted(rendered, part, text, may_hold_literals=may_hold_literals)
                 else:
@@ -273,26 +254,12 @@ class ExampleMaker:
         shift = len(prompt) + len(thought) + len(behind) - len(text)
         literals = []
         if may_hold_literals:
-            literals = self._find_prompted_literals(conversation, text, prompt, thought, answer, shift)
+            literals = find_prompted_literals(
+                self.literals, finder.template, conversation, text, prompt, thought, shift=shift
+            )
         moved = [Answer(answer.message, len(prompt), answer.content_end + shift, answer.end + shift)]
         rendered.counts.append(("prompted_answers", 1))
         self._add_example(rendered, conversation, prompt + thought + behind, moved, moved, [answer.message], literals)
-
-    def _find_prompted_literals(
-        self, conversation: Conversation, text: str, prompt: str, thought: str, answer: Answer, shift: int
-    ) -> list[tuple[int, int]]:
-        """Find literals in each part of a prompted example: the prompt, the thought, and the rendered answer."""
-        template = self.choose_finder(conversation).template
-        before = conversation.first(answer.message)
-        asked = Conversation(before.messages, before.tools, {**before.variables, "add_generation_prompt": True})
-        literals = self.literals.find(template, asked, prompt)
-        if thought:
-            reasoning = find_reasoning(conversation.messages[-1])
-            position = len(prompt) + thought.index(reasoning)
-            literals += [(position + begin, position + end) for begin, end in self.literals.spans(reasoning)]
-        rendered_literals = self.literals.find(template, conversation, text)
-        behind = ((begin + shift, end + shift) for begin, end in rendered_literals)
-        return [*literals, *((begin, end) for begin, end in behind if begin >= len(prompt) + len(thought))]
 
     def _add(
         self,
@@ -333,7 +300,7 @@ class ExampleMaker:
         lost_call = find_lost_call(self.choose_finder(conversation).template, conversation, text, messages)
         if lost_call:
             raise NotAChat("calls_left_out", lost_call)
-        _count_lost_reasoning(conversation, text, messages, rendered)
+        count_lost_reasoning(conversation, text, messages, rendered)
         num_lost = count_lost_answers(conversation, text, chosen)
         if num_lost:
             rendered.counts.append(("answer_left_out", num_lost))
@@ -341,7 +308,8 @@ class ExampleMaker:
         if num_differing:
             rendered.counts.append(("prompt_differs", num_differing))
         if self._appended:
-            text, chosen = self._append_eos(conversation, text, chosen, answers)
+            ends_chat = answers[-1].message == len(conversation.messages) - 1
+            text, chosen = append_end_token(text, self._appended, chosen, answers[-1] if ends_chat else None)
         trains_end = self.options.train_end_of_turn
         spans = [(answer.start, answer.end if trains_end else answer.content_end) for answer in chosen]
         if self.options.train_on == TRAIN_ALL:
@@ -359,43 +327,9 @@ class ExampleMaker:
         if literals:
             rendered.counts.append(("special_literals", len(literals)))
         example = Example(text, spans, literals, answers[-1].start if answers else len(text))
-        rendered.examples.append(self._place_images(example, conversation) if self.images is not None else example)
-
-    def _place_images(self, example: Example, conversation: Conversation) -> Example:
-        """Put what stands for images into a text.
-
-        Raises:
-            NotAChat: The template does not write each image once.
-        """
-        assert self.images is not None
-        names = self.images.list_names(conversation)
-        if not names and self._inlines_images:
-            return example
-        places = self.images.find_places(example.text, example.literals, inlines=self._inlines_images)
-        if len(places) != len(names):
-            raise NotAChat("images_left_out", f"the template writes {len(places)} of {len(names)} images")
-        if not names:
-            return example
-        text, move = self.images.place(example.text, places, inlines=self._inlines_images)
-        trained, literals = (
-            [(move(start), move(end)) for start, end in spans] for spans in (example.trained, example.literals)
-        )
-        return Example(text, trained, literals, move(example.last_answer), tuple(names))
-
-    def _append_eos(
-        self, conversation: Conversation, text: str, chosen: list[Answer], answers: list[Answer]
-    ) -> tuple[str, list[Answer]]:
-        """Append the end token to the last answer; returns the text, and the chosen answers with their end tokens."""
-        last = answers[-1]
-        if last.message == len(conversation.messages) - 1 and not text.endswith(self._appended, 0, last.end):
-            text = text[: last.end] + self._appended
-        longer = [
-            replace(answer, end=answer.end + len(self._appended))
-            if text.startswith(self._appended, answer.end)
-            else answer
-            for answer in chosen
-        ]
-        return text, longer
+        if self.images is not None:
+            example = self.images.place_in_example(example, conversation, inlines=self._inlines_images)
+        rendered.examples.append(example)
 
     def _is_wanted(self, conversation: Conversation, message: int) -> bool:
         train_on = self.options.train_on
@@ -412,17 +346,3 @@ class ExampleMaker:
     def _render(self, conversation: Conversation) -> str:
         template = self.choose_finder(conversation).template
         return template.render(conversation.messages, conversation.tools, conversation.variables)
-
-
-def _loses_reasoning(conversation: Conversation, text: str, answers: Sequence[Answer]) -> bool:
-    reasonings = (find_reasoning(conversation.messages[answer.message]) for answer in answers)
-    return any(reasoning not in text for reasoning in reasonings if reasoning)
-
-
-def _count_lost_reasoning(
-    conversation: Conversation, text: str, messages: Sequence[int], rendered: RenderedRecord
-) -> None:
-    """Count reasoning that the template leaves out. It may be meant so, but the user should know."""
-    for message in messages:
-        if find_reasoning(conversation.messages[message]) not in text:
-            rendered.counts.append(("reasoning_left_out", 1))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gristmill.text.chats.answers.answer import Answer
     from gristmill.text.chats.jinja import ChatTemplate, Message
+    from gristmill.text.chats.rendered_record import RenderedRecord
     from gristmill.text.chats.shapes import Conversation
 
 
@@ -105,6 +106,21 @@ def count_lost_answers(conversation: Conversation, text: str, answers: Sequence[
             for words in _list_spoken_texts(conversation.messages[message])
         )
     return num_lost
+
+
+def loses_reasoning(conversation: Conversation, text: str, answers: Sequence[Answer]) -> bool:
+    """Tell whether the reasoning of one of these answers is not in the text."""
+    reasonings = (find_reasoning(conversation.messages[answer.message]) for answer in answers)
+    return any(reasoning not in text for reasoning in reasonings if reasoning)
+
+
+def count_lost_reasoning(
+    conversation: Conversation, text: str, messages: Sequence[int], rendered: RenderedRecord
+) -> None:
+    """Count reasoning that the template leaves out. It may be meant so, but the user should know."""
+    for message in messages:
+        if find_reasoning(conversation.messages[message]) not in text:
+            rendered.counts.append(("reasoning_left_out", 1))
 
 
 def _list_spoken_texts(message: Message) -> list[str]:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gristmill.text.chats.reasoning import find_open_tag, find_reasoning, find_written_thought, has_closed_thought
 from gristmill.text.chats.rendered_record import DroppedChat
+from gristmill.text.chats.shapes import Conversation
 
 if TYPE_CHECKING:
-    from gristmill.text.chats.jinja import Message
+    from gristmill.text.chats.chat_literals import ChatLiterals
+    from gristmill.text.chats.jinja import ChatTemplate, Message
 
 
 class PromptedAnswer(NamedTuple):
@@ -64,6 +66,31 @@ def make_prompted_answer(
     if rendered.lstrip().startswith(open_tag):  # the prompt has it already
         return PromptedAnswer("", rendered.lstrip()[len(open_tag) :].lstrip("\n"))
     return PromptedAnswer("", rendered)
+
+
+def find_prompted_literals(
+    literals: ChatLiterals,
+    template: ChatTemplate,
+    conversation: Conversation,
+    text: str,
+    prompt: str,
+    thought: str,
+    *,
+    shift: int,
+) -> list[tuple[int, int]]:
+    """Find literals in each part of a prompted example: the prompt, the thought, and the rendered answer.
+
+    `shift` is how far the rendered answer moved from its place in `text`.
+    """
+    before = conversation.first(len(conversation.messages) - 1)
+    asked = Conversation(before.messages, before.tools, {**before.variables, "add_generation_prompt": True})
+    spans = literals.find(template, asked, prompt)
+    if thought:
+        reasoning = find_reasoning(conversation.messages[-1])
+        position = len(prompt) + thought.index(reasoning)
+        spans += [(position + begin, position + end) for begin, end in literals.spans(reasoning)]
+    behind = ((begin + shift, end + shift) for begin, end in literals.find(template, conversation, text))
+    return [*spans, *((begin, end) for begin, end in behind if begin >= len(prompt) + len(thought))]
 
 
 def _strip_reasoning(text: str, reasoning: str) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.chat_options import SPLIT_ALWAYS, TRAIN_ALL
 from gristmill.text.chats.shapes import ASSISTANT, ROLES, NotAChat
-from gristmill.text.chats.stretched_plan import MIN_MESSAGES_TO_STRETCH, ExampleOutline, stretch
+from gristmill.text.chats.tracing.stretched_plan import MIN_MESSAGES_TO_STRETCH, ExampleOutline, stretch
 from gristmill.text.chats.tracing.template_tracer import (
     MAX_MESSAGES,
     MAX_PLANS_PER_OUTLINE,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gristmill.text.chats.answers.answer import HistoryRewritten
 from gristmill.text.chats.answers.template_facts import REASONING_SWITCHES
 from gristmill.text.chats.chat_options import AS_RENDERED
+from gristmill.text.chats.jinja import TemplateError
 from gristmill.text.chats.rendered_record import ANSWER_KINDS, classify_answer
 from gristmill.text.chats.shapes import NotAChat, parse_conversation
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
     from gristmill.text.chats.example_maker import ExampleMaker
     from gristmill.text.chats.rendered_record import RenderedRecord
+
+_SHOWN_CHARS = 40
 
 
 class PromptDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +91,7 @@ class AnswerTally:
     def difference(self) -> PromptDifference | None:
         """The difference that the first differing record shows; None if no prompt differs."""
         record = self._first_differing
-        shown = self._maker.with_options(prompt=AS_RENDERED).show_difference(record) if record is not None else None
+        shown = _show_difference(self._maker.with_options(prompt=AS_RENDERED), record) if record is not None else None
         if record is None or shown is None:
             return None
         return PromptDifference(
@@ -128,3 +132,22 @@ class AnswerTally:
         lost = [f"{self._lost[kind]} of {self._answers[kind]} ({kind})" for kind in ANSWER_KINDS if self._lost[kind]]
         if lost:
             yield f"template: sample answers that would not be trained: {', '.join(lost)}"
+
+
+def _show_difference(maker: ExampleMaker, record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Show how the prompt for the first differing answer ends, and what the rendering has; None: none differs."""
+    conversation = maker.parse(record)
+    turns = maker.choose_finder(conversation).turns
+    for message in conversation.answers():
+        part = conversation.first(message + 1)
+        try:
+            text = turns.render(part)
+            answer = turns.find_last_borders(part, text)
+            prompt = turns.prompt(part, message)
+        except (TemplateError, HistoryRewritten):
+            continue
+        if answer.differs:
+            header = len(prompt) - len(answer.missing)
+            shown = max(0, header - _SHOWN_CHARS)
+            return prompt[shown:], text[max(0, answer.start - header + shown) : answer.start + _SHOWN_CHARS]
+    return None

@@ -6,7 +6,7 @@ import pytest
 
 from gristmill.text.chats.jinja import ChatTemplate, TemplateError
 from gristmill.text.chats.record_plan import _split_pieces
-from gristmill.text.chats.stretched_plan import ExampleOutline, stretch
+from gristmill.text.chats.tracing.stretched_plan import ExampleOutline, stretch
 from gristmill.text.chats.tracing.template_tracer import TemplateTracer
 
 BODY = "<{{ m.role }}>{{ m.content }}</s>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class HistoryRewritten(Exception):
@@ -53,3 +53,17 @@ class Answer:
     def overlaps(self, start: int, end: int) -> bool:
         """Tell whether a span has a part of the answer. An empty span, of an answer without words, is inside of it."""
         return start < self.end and (self.start < end or start == end == self.start)
+
+
+def append_end_token(text: str, token: str, answers: list[Answer], last: Answer | None) -> tuple[str, list[Answer]]:
+    """Append an end token to the answer that ends a text, if there is one; returns the answers with their end tokens.
+
+    What the template writes behind that answer is left out.
+    """
+    if last is not None and not text.endswith(token, 0, last.end):
+        text = text[: last.end] + token
+    longer = [
+        replace(answer, end=answer.end + len(token)) if text.startswith(token, answer.end) else answer
+        for answer in answers
+    ]
+    return text, longer
