@@ -66,7 +66,10 @@ def check_positions(recipe: Recipe, *, is_packed: bool) -> None:
 def check_kept_signatures(output: Location, reads: Iterable[Read]) -> None:
     """Raise `UsageError` if the dataset cannot keep the signatures of its documents."""
     if not isinstance(output, Path):
-        raise UsageError("keep_signatures needs an output on a file system", help="copy the dataset, or leave it out")
+        raise UsageError(
+            "keep_signatures needs an output on a file system",
+            help="write to a folder and copy it to the store, or leave it out: `against` then reads the texts there",
+        )
     fields = {read.text for read in reads}
     if len(fields) > 1:
         raise UsageError(
