@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from gristmill.core.errors import EndlessStreamError, OutOfRangeError, UsageError
+from gristmill.core.errors import OutOfRangeError, UsageError
 from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments, check_ranks
@@ -21,6 +21,7 @@ from gristmill.stream.mixing import check_max_epochs, find_end_row, find_epoch_r
 from gristmill.stream.open_reader import has_samples, open_reader
 from gristmill.stream.passes import Passes
 from gristmill.stream.position import Position
+from gristmill.stream.resumable import ResumableStream
 from gristmill.stream.row_order import RowOrder
 from gristmill.stream.row_reader import RowReader
 from gristmill.stream.sources import (
@@ -30,11 +31,10 @@ from gristmill.stream.sources import (
     list_sources,
     open_datasets,
 )
-from gristmill.stream.state import check_same_stream, make_state, parse_state
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,12 +42,11 @@ if TYPE_CHECKING:
     from gristmill.stream.mixing import MixtureLike
     from gristmill.stream.samples.sample_rows import SampleRows
     from gristmill.stream.sources import StreamData
-    from gristmill.stream.state import StreamState
     from gristmill.stream.where import RowOrigins
     from gristmill.stream.worker_counts import WorkerCounts
 
 
-class Stream:
+class Stream(ResumableStream):
     """The rows of one dataset or of a mixture of several, shuffled, from any row on.
 
     Args:
@@ -156,9 +155,7 @@ class Stream:
             self.lanes, mixture, arguments.seed, shuffle=bool(arguments.shuffle), window=arguments.window
         )
         self.num_rows = find_end_row(arguments, self.lanes, self.order, self.row_length)
-        """The number of rows until the end; None: the stream is endless."""
         self.passes = Passes(find_epoch_rows(arguments, self.lanes, self.order), self.num_rows, arguments.drop_last)
-        """Where passes begin and end."""
         check_max_epochs(arguments.max_epochs, self.lanes, self.order, self.num_rows)
         self.left_out = find_left_out(self.datasets, arguments)
         """Sources that the dataset's mixture leaves out, and why."""
@@ -171,24 +168,8 @@ class Stream:
         self.rank_rows = RankRows(self.order, RowCosts(self.datasets) if arguments.balance else None)
         """Which rows of a global batch each rank reads."""
         self.accounting = Accounting(self.lanes, self.order, self.sources, self.left_out)
-        """What was read so far, compared with the plan."""
         self.first_row = 0
-        """Where step 0 begins: row 0, or the row of the state that was loaded. Reading does not move it."""
         self.position = Position()
-        """Where `batches` and `TorchLoader` continue."""
-
-    @property
-    def next_row(self) -> int:
-        """The row after the last batch that was used."""
-        return self.position.row
-
-    def __len__(self) -> int:
-        """The number of rows until the end."""
-        if self.num_rows is None:
-            raise EndlessStreamError(
-                "this stream is endless: it has no length", help="set an end with epochs=, rows= or tokens="
-            )
-        return self.num_rows
 
     def __repr__(self) -> str:
         end = "endless" if self.num_rows is None else f"{self.num_rows:,} rows"
@@ -292,57 +273,6 @@ class Stream:
             row = batch.next_row
             yield batch
 
-    def begin_pass(self, global_size: int) -> int:
-        """Begin a pass in this process, at the stream's position or after what workers have read; return its first row.
-
-        With `drop_last`, the rest of an epoch that is too short for a batch is skipped.
-        """
-        row = self.position.begin_here(self.passes)
-        begin = self.passes.batch_begin(row, global_size)
-        if begin != row:
-            self.position.move_to(begin)
-        return begin
-
-    def refuse_ended(self, row: int, global_size: int = 1) -> None:
-        """Raise `UsageError` if no batch is left for a pass that begins at `row`."""
-        self.passes.refuse_ended(row, global_size, *self.arguments.end)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next row; 0 for a stream of one pass."""
-        row = self.position.next_pass(self.passes)
-        return row // self.passes.epoch_rows if self.passes.epoch_rows else 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Move to the beginning of an epoch, unless the stream is inside it. A stream of one pass ignores this."""
-        epoch = check_whole_number("epoch", epoch)
-        rows = self.passes.epoch_rows
-        if rows is None or self.epoch == epoch:
-            return
-        self.refuse_ended(epoch * rows)
-        self.position.move_to(epoch * rows)
-
-    def advance(self, batch: Batch, wait_seconds: float | None = 0.0) -> Batch:
-        """Move the position past a batch that is about to be used. Any batch but the next one is refused."""
-        self.position.refuse_other_row(batch.first_row)
-        self.accounting.add(batch, wait_seconds)
-        self.position.move_to(batch.next_row)
-        return batch
-
-    def has_batch(self, row: int, global_size: int) -> bool:
-        """Whether a global batch can begin at a row: before the end and, with `drop_last`, complete in its pass."""
-        return self.passes.has_batch(row, global_size)
-
-    def num_steps(self, batch_size: int, world_size: int = 1) -> int:
-        """Count the steps from `first_row` to the end."""
-        batch_size, _, world_size = check_ranks(batch_size, 0, world_size)
-        return self.steps_from(self.first_row, batch_size * world_size)
-
-    def steps_from(self, row: int, global_size: int) -> int:
-        """Count the steps from a row to the end."""
-        len(self)  # raises an error for an endless stream
-        return self.passes.steps_to_end(row, global_size) or 0
-
     def where(self, step: int, batch_size: int, world_size: int = 1, rank: int | None = None) -> list[RowOrigins]:
         """Find the documents that a step reads, row by row, for one rank or for all."""
         from gristmill.stream.where import find_origins  # noqa: PLC0415  (loads the tokenizers' layer)
@@ -355,41 +285,6 @@ class Stream:
         rows = np.concatenate([self.rank_rows(row, batch_size, number, world_size, end) for number in ranks])
         is_real = slice(None) if end is None else rows < end
         return find_origins(self.order, self.reader.table, rows[is_real], np.repeat(ranks, batch_size)[is_real])
-
-    def state_dict(self, row: int | None = None) -> dict[str, Any]:
-        """Return the state after the last batch that was used, or before `row` (`batch.next_row`).
-
-        It is the same on every rank. A stream does not see which batches a DataLoader has delivered, so with one `row`
-        is required.
-        """
-        if row is None and self.position.is_taken:
-            raise UsageError(
-                "a DataLoader reads this stream, so only its batches know how far it is",
-                help="save dataset.state_after(batch), where dataset is the TorchDataset",
-            )
-        state = self._state(self.next_row if row is None else check_whole_number("row", row))
-        return {name: getattr(state, name) for name in state.__struct_fields__}
-
-    def load_state_dict(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> None:
-        """Resume from a state, with any world size and batch size. A state of other data or another order is refused.
-
-        `ignore` names what may differ: "dataset_hash", "seed", "mixture_hash", "order_version".
-        """
-        self.first_row = self.check_state(state, ignore).row
-        self.position.move_to(self.first_row)
-        self.accounting.restart(self.first_row)
-
-    def check_state(self, state: Mapping[str, Any], ignore: Collection[str] = ()) -> StreamState:
-        """Parse a state and refuse it if it does not fit this stream."""
-        saved = parse_state(state)
-        check_same_stream(saved, self._state(saved.row), ignore)
-        if self.num_rows is not None and saved.row > self.num_rows:
-            raise UsageError(f"the state is at row {saved.row:,}, and the stream ends at {self.num_rows:,}")
-        return saved
-
-    def _state(self, row: int) -> StreamState:
-        seed, shuffle = self.arguments.seed, self.arguments.shuffle
-        return make_state(row, self.order, seed=seed, shuffle=shuffle, dataset_hash=self.dataset_hash)
 
     def samples(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the samples of some rows, one dict each, decoded and transformed."""
