@@ -1,5 +1,8 @@
 """Datasets that several tests stream."""
 
+import sys
+import weakref
+
 import pytest
 from gristmill_testing.streams import all_rows, slow_order, stored_rows, write_packed
 
@@ -22,3 +25,27 @@ def oracle(packed):
 def mixed_oracle(packed):
     """The same with weights."""
     return slow_order(stored_rows(packed), 160, mixture=MIXTURE, seed=7)
+
+
+@pytest.fixture(autouse=True)
+def end_loader_workers(monkeypatch):
+    """End the workers of a DataLoader with its test.
+
+    An error keeps the loader in a cycle of frames. The garbage collector closes its queues before it ends the workers,
+    which then do not hear of it, and torch waits 5 seconds for each.
+    """
+    torch_loaders = sys.modules.get("torch.utils.data.dataloader")
+    if torch_loaders is None:
+        yield
+        return
+    iterators, kind = weakref.WeakSet(), torch_loaders._MultiProcessingDataLoaderIter
+    begin = kind.__init__
+
+    def begin_and_note(self, loader):
+        begin(self, loader)
+        iterators.add(self)
+
+    monkeypatch.setattr(kind, "__init__", begin_and_note)
+    yield
+    for iterator in list(iterators):
+        iterator._shutdown_workers()

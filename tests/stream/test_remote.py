@@ -246,17 +246,13 @@ def test_two_jobs_of_four_ranks_share_a_cache_and_one_is_killed(remote, oracle):
         for job in (first, second):
             assert json.loads(job.stdout.read().partition("\n")[2]) == oracle[:96]
         killed.send_signal(signal.SIGKILL)
+    known_checksums = set(remote().reader.table.blocks.checksums.tolist())
     for path in cached_blocks(remote.cache):
-        checksums = xxhash.xxh3_64_intdigest(path.read_bytes())
-        assert checksums in known_checksums(remote)
+        assert xxhash.xxh3_64_intdigest(path.read_bytes()) in known_checksums
     stream = remote(rows=53, cache_bytes=total // 5)  # what the killed job was writing is gone after an eviction
     assert ids_of(stream.batches(4)) == oracle[:53]
     stream.reader.table.blocks.cache._evict()
     assert not list(remote.cache.glob("blocks/*/.*.tmp"))
-
-
-def known_checksums(remote):
-    return set(remote().reader.table.blocks.checksums.tolist())
 
 
 def test_a_file_that_a_killed_process_left_is_removed_and_one_in_use_is_not(tmp_path):
