@@ -28,8 +28,8 @@ def shuffled_rows(setting, *, num_shards, rows_a_shard, row_length):
 
 
 def many_shards(setting, num_shards, *, has_index=False):
-    """Return a dataset of many small shards, all links to one file."""
-    name = "indexed" if has_index else "shards"
+    """Return a dataset of many small shards: all links to one file, or all different and with an index."""
+    name = "different" if has_index else "shards"
     folder = setting.folder / "inputs" / f"{name}-{num_shards}-v{FORMAT_VERSION}"
     if not (folder / "manifest.json").exists():
         write_dataset(
@@ -38,7 +38,7 @@ def many_shards(setting, num_shards, *, has_index=False):
             rows_a_shard=64,
             row_length=128,
             rows_a_batch=16,
-            same_content=True,
+            same_content=not has_index,  # blocks of equal content would be fetched once
             has_index=has_index,
         )
     return folder
@@ -101,8 +101,7 @@ def write_dataset(
             )
         )
         if has_index:
-            is_new = not blocks or not same_content
-            blocks.append(scan_blocks(path, shards[-1], rows_a_shard, "arrow") if is_new else blocks[0])
+            blocks.append(scan_blocks(path, shards[-1], rows_a_shard, "arrow"))
     manifest = Manifest(
         kind="tokens",
         format="arrow",
