@@ -24,8 +24,8 @@ def _side(name: str, *words: str | Path, units: float = 1) -> Side:
     return Side(name, ["-m", "benchmarks.sides.seeing", *map(str, words)], units=units)
 
 
-def _list_documents(setting: Setting) -> str:
-    return str(corpora.repeated(setting, setting.scaled(MEGABYTES), NUM_COPIES).resolve() / "*.jsonl")
+def _list_documents(setting: Setting, num_copies: int = NUM_COPIES) -> str:
+    return str(corpora.repeated(setting, setting.scaled(MEGABYTES), num_copies).resolve() / "*.jsonl")
 
 
 def _make_documents(setting: Setting, form: str) -> Path:
@@ -78,8 +78,8 @@ def _screen_sides(setting: Setting) -> list[Side]:
 def _report_sides(setting: Setting) -> list[Side]:
     filters = [{"gopher_quality": {}}, {"gopher_repetition": {}}, {"fineweb": {}}]
     steps = [*filters, *to_rows(tokenizers.byte_level(setting))]
-    recipe = write_recipe(setting, "seeing-report", _list_documents(setting), steps)
-    return [_side(OURS, "report", recipe, units=setting.scaled(MEGABYTES) * NUM_COPIES)]
+    recipe = write_recipe(setting, "seeing-report", _list_documents(setting, 10 * NUM_COPIES), steps)
+    return [_side(OURS, "report", recipe, units=setting.scaled(MEGABYTES) * 10 * NUM_COPIES)]
 
 
 CONTESTS = [
@@ -140,13 +140,13 @@ CONTESTS = [
     _search("search-token-id", "a token id in rows of tokens", _make_tokens, "4294967295", "token", None),
     Contest(
         name="report-share",
-        work="three quality filters, tokenize, pack: what the report adds, 2 workers",
+        work="three quality filters, tokenize, pack, 10 GB: what the report adds, 2 workers",
         make_sides=_report_sides,
         claims=[
             Limit("share of the run, its modules included", 2, "%", lambda run: run["facts"]["share"] * 100),
             Limit("seconds", None, "s", lambda run: run["facts"]["report_s"]),
         ],
-        data=lambda setting: f"{setting.scaled(MEGABYTES) * NUM_COPIES:g} MB of JSON lines",
-        rounds=2,
+        data=lambda setting: f"{setting.scaled(MEGABYTES) * 10 * NUM_COPIES:g} MB of JSON lines",
+        rounds=1,
     ),
 ]

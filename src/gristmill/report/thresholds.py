@@ -8,6 +8,7 @@ of these thresholds that the document would pass. Steps after it are not run aga
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.score_file import ScoredStep
 
+_NUM_THREADS = 2
 _POSITIONS = 101
 _MAX_SAMPLE = 50_000
 _SAMPLE_BYTES = 300_000
@@ -35,7 +37,12 @@ def find_curves(dataset: Dataset) -> list[StepCurves]:
     files = [file for file in dataset.manifest.scores if file.rows]
     if sum(file.rows for file in files) > _MAX_ROWS:
         return []
-    tables = [ScoreTable(dataset.folder, file) for file in files]
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:  # the workers of the run are idle by now
+        tables = list(pool.map(lambda file: ScoreTable(dataset.folder, file), files))
+        return _find_table_curves(tables, pool)
+
+
+def _find_table_curves(tables: list[ScoreTable], pool: ThreadPoolExecutor) -> list[StepCurves]:
     steps: dict[str, tuple[ScoredStep, list[tuple[ScoreTable, ScoredStep]]]] = {}
     for table in tables:
         for step in table.layout.steps:
@@ -44,7 +51,7 @@ def find_curves(dataset: Dataset) -> list[StepCurves]:
                 parts.append((table, step))
     num_rules = sum(len(_list_rules(step)) for step, _ in steps.values())
     max_sample = min(_MAX_SAMPLE, _SAMPLE_BYTES // max(1, num_rules))
-    curves = [_make_curves(name, step, parts, max_sample) for name, (step, parts) in steps.items()]
+    curves = [_make_curves(name, step, parts, max_sample, pool) for name, (step, parts) in steps.items()]
     return [curve for curve in curves if curve is not None]
 
 
@@ -53,7 +60,7 @@ def _list_rules(step: ScoredStep) -> list[ThresholdRule]:
 
 
 def _make_curves(
-    name: str, step: ScoredStep, parts: list[tuple[ScoreTable, ScoredStep]], max_sample: int
+    name: str, step: ScoredStep, parts: list[tuple[ScoreTable, ScoredStep]], max_sample: int, pool: ThreadPoolExecutor
 ) -> StepCurves | None:
     rules = _list_rules(step)
     masks = [_find_judged_rows(table, part) for table, part in parts]
@@ -62,19 +69,20 @@ def _make_curves(
         return None
     # Every n-th document of those that reach the step, in the order of the files: the same for the same dataset.
     chosen = np.linspace(0, num_documents - 1, min(max_sample, num_documents)).astype(np.int64)
-    curves, columns = [], []
-    for rule in rules:
+
+    def make_curve(rule: ThresholdRule) -> tuple[RuleCurve, NDArray[np.integer[Any]]]:
         values = np.concatenate(
             [table.values(part, rule.score)[mask] for (table, part), mask in zip(parts, masks, strict=True)]
         ).astype(np.float64)
         curve = _make_curve(rule, values)
-        curves.append(curve)
-        columns.append(_find_passed(rule, np.array(curve.thresholds), values[chosen]))
+        return curve, _find_passed(rule, np.array(curve.thresholds), values[chosen])
+
+    curves, columns = zip(*pool.map(make_curve, rules), strict=True)
     sample = np.stack(columns, axis=1).astype(np.uint8)
     return StepCurves(
         step=name,
         documents=num_documents,
-        rules=curves,
+        rules=list(curves),
         sample_documents=len(chosen),
         sample=base64.b64encode(sample.tobytes()).decode(),
     )
