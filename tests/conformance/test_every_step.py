@@ -170,11 +170,10 @@ def test_round_trip_through_yaml(step_type, parameters):
     assert again == recipe
 
 
-@pytest.mark.parametrize("with_json", [False, True], ids=["columns", "json"])
 @pytest.mark.parametrize(("step_type", "parameters"), LOCAL)
-@settings(max_examples=50, deadline=None)  # the first call imports the function's file
-@given(rows=ROWS, cut=st.integers(0, 12), seed=st.integers(0, 3))
-def test_books_schema_and_grouping(step_type, parameters, with_json, rows, cut, seed):
+@settings(max_examples=60, deadline=None)  # the first call imports the function's file
+@given(rows=ROWS, with_json=st.booleans(), cut=st.integers(0, 12), seed=st.integers(0, 3))
+def test_books_schema_identities_and_grouping(step_type, parameters, rows, with_json, cut, seed):
     step = step_type(**parameters)
     batch = make_batch(rows, with_json=with_json, step_type=step_type)
     applied = step.apply(batch, seed)
@@ -186,24 +185,16 @@ def test_books_schema_and_grouping(step_type, parameters, with_json, rows, cut, 
     assert again.batch.equals(applied.batch)
     assert again.quarantined == applied.quarantined
 
+    given_out = applied.batch.column(ORIGIN).to_pylist()
+    known = {(origin["file"], origin["position"]) for origin in batch.column(ORIGIN).to_pylist()}
+    assert {(origin["file"], origin["position"]) for origin in given_out} <= known
+    assert len({tuple(origin.values()) for origin in given_out}) == len(given_out)
+
     first, second = step.apply(batch.slice(0, cut), seed), step.apply(batch.slice(cut), seed)
     assert pa.concat_batches([first.batch, second.batch]).equals(applied.batch)
     assert Counter(first.dropped) + Counter(second.dropped) == Counter(applied.dropped)
     assert first.created + second.created == applied.created
     assert first.quarantined + second.quarantined == applied.quarantined
-
-
-@pytest.mark.parametrize(("step_type", "parameters"), LOCAL)
-@settings(max_examples=20, deadline=None)
-@given(rows=ROWS)
-def test_every_record_keeps_its_identity(step_type, parameters, rows):
-    step = step_type(**parameters)
-    batch = make_batch(rows, with_json=False, step_type=step_type)
-    applied = step.apply(batch, 0)
-    given_out = applied.batch.column(ORIGIN).to_pylist()
-    known = {(origin["file"], origin["position"]) for origin in batch.column(ORIGIN).to_pylist()}
-    assert {(origin["file"], origin["position"]) for origin in given_out} <= known
-    assert len({tuple(origin.values()) for origin in given_out}) == len(given_out)
 
 
 @pytest.mark.parametrize(("step_type", "parameters"), EVERY)

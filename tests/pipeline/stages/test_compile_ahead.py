@@ -47,4 +47,5 @@ def test_it_is_said_once_for_each_step_and_machine(run, project):
     assert ".bin" in suffixes
     assert len(suffixes) == len(set(suffixes))
     assert run() == []
-    assert len(run(NUMBA_CACHE_DIR=str(project / "other"))) == 2
+    (project / "recipe.yaml").write_text(RECIPE.replace("  - deduplicate\n", ""))  # which takes long to compile
+    assert len(run(NUMBA_CACHE_DIR=str(project / "other"))) == 1
