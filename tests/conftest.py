@@ -18,8 +18,8 @@ from gristmill_testing.watching import MARK, Leftovers
 
 from gristmill.storage.plan_cache import choose_plan_cache
 
-# No test may fail because the machine is slow: hypothesis has no say on time.
-settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No test may fail because the machine is slow: hypothesis has no say on time. Each run draws other examples.
+settings.register_profile("any-speed", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-speed")
 
 # No test may depend on what an earlier one has found out. Those of the cache itself use a folder of their own.

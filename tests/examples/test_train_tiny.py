@@ -52,10 +52,10 @@ def test_killed_and_resumed_with_other_ranks_and_workers(tmp_path):
     for rank in killed:
         rank.send_signal(signal.SIGKILL)
     assert [rank.wait(240) for rank in killed] == [-signal.SIGKILL] * 2
-    resumed = start(tmp_path, world_size=3, workers=0, steps=40)
-    assert [rank.wait(240) for rank in resumed] == [0, 0, 0]
+    resumed = start(tmp_path, world_size=1, workers=0, steps=40)
+    assert [rank.wait(240) for rank in resumed] == [0]
 
-    runs = [seen(tmp_path, world_size) for world_size in (2, 3)]
+    runs = [seen(tmp_path, world_size) for world_size in (2, 1)]
     last = max(runs[1])
     assert last > max(runs[0])
     stream = Stream(tmp_path / "rows", seed=7)

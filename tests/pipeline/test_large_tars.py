@@ -55,21 +55,19 @@ def source(path):
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
-@pytest.mark.parametrize("steps", [[], [Shuffle()], [Deduplicate(kind="exact", max_source_loss=1)]], ids=str)
+@pytest.mark.parametrize(
+    "steps",
+    [[], [Shuffle()], [Deduplicate(kind="exact", max_source_loss=1)]],
+    ids=["plain", "shuffle", "deduplicate"],
+)
 def test_the_same_bytes_for_any_workers_and_slices(mill, tmp_path, name, steps):
     path = make_tar(tmp_path / name)
     found = []
-    for slice_bytes, options in [
-        (1 << 26, {"backend": "serial"}),
-        (9000, {"backend": "serial"}),
-        (20_000, {"backend": "threads", "workers": 3}),
-    ]:
+    for slice_bytes, options in [(1 << 26, {"backend": "serial"}), (9000, {"backend": "threads", "workers": 3})]:
         recipe = mill.recipe(source(path), [*steps, JSONL], slice_bytes=slice_bytes)
-        found.append(mill.fresh_files(recipe, **options))
-    for other in found[1:]:
-        assert {name: data for name, data in other.items() if name != "manifest.json"} == {
-            name: data for name, data in found[0].items() if name != "manifest.json"
-        }
+        files = mill.fresh_files(recipe, **options)
+        found.append({name: data for name, data in files.items() if name != "manifest.json"})
+    assert found[0] == found[1]
     dataset = open_dataset(mill.output)
     assert sum(shard.rows for _, _, shard in dataset.manifest.shards()) == NUM_SAMPLES
     assert sorted(record["json.n"] for record in dataset) == list(range(NUM_SAMPLES))

@@ -43,7 +43,7 @@ THREADS = [(4 * MIB, {"backend": "threads", "workers": 2}), (1, {"backend": "thr
 @pytest.mark.parametrize("write", FORMATS, ids=lambda write: f"{write.suffix}-{write.max_shard_bytes}")
 def test_each_format(mill, corpus, small_units, write):
     steps = [Length(min_chars=30), Split(validation=0.1, test=0.1), write]
-    assert_same(mill, lambda size: mill.recipe(sources(corpus), steps, slice_bytes=size), THREADS)
+    assert_same(mill, lambda size: mill.recipe(sources(corpus), steps, slice_bytes=size), THREADS[1:])
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,6 @@ def test_leftovers_of_units_fill_each_others_rows(mill, data, tokenizer, monkeyp
 
 
 VARIANTS = [
-    (1 << 26, {"backend": "threads", "workers": 2}),
     (30_000, {"backend": "threads", "workers": 5}),
     (1, {"backend": "serial"}),
 ]

@@ -1,5 +1,6 @@
 """Filters as tables of thresholds over scores."""
 
+import functools
 import math
 import random
 from collections import defaultdict
@@ -32,9 +33,14 @@ FILTERS = [Code, Fineweb, GopherQuality, GopherRepetition, Repetition, Scores]
 TEXTS = st.lists(st.sampled_from(["a b", "a", "\n", "end.\n", "x y z\n", " ", "{;", "0", "中文", "…"]), max_size=30)
 
 
+@functools.lru_cache(500)  # all filters are tried on the same texts
+def english_scores(text):
+    return scores_of(text, ENGLISH)
+
+
 def failing(step, text):
     """The rules that a text breaks, by their definition."""
-    scores = scores_of(text, ENGLISH)
+    scores = english_scores(text)
     if not scores["words"]:
         return ["empty"]
     found = []

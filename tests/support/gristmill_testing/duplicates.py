@@ -42,7 +42,8 @@ def shingles(text, ngram=5):
 
 
 def jaccard(one, other):
-    return len(one & other) / len(one | other) if one and other else 0.0
+    common = len(one & other)
+    return common / (len(one) + len(other) - common) if one and other else 0.0
 
 
 def alike_pairs(texts, threshold, ngram=5):

@@ -47,7 +47,7 @@ def test_every_score_is_what_its_definition_says(texts):
 
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_real_documents(corpus):
-    check([text[:20_000] for text in corpus_texts(corpus, 25, first=100)])
+    check([text[:20_000] for text in corpus_texts(corpus, 15, first=100)])
 
 
 @settings(max_examples=200, deadline=None)
