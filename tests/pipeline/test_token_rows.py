@@ -253,9 +253,9 @@ def test_texts_as_strings_and_as_a_column_give_the_same_dataset(mill, tmp_path, 
 
 
 def _note_form(init, made):
-    def note(self, texts):
+    def note(self, texts, *more):
         made.append(type(texts))
-        init(self, texts)
+        init(self, texts, *more)
 
     return note
 
