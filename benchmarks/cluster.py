@@ -212,6 +212,7 @@ def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, floa
                 output=str(output),
             )
             result = gm.run(recipe, backend=backend, workers=2, progress=False)
+            _tell(f"{backend}: {result.work_seconds:.2f} s of work")
             seconds[backend] = min(result.work_seconds, seconds.get(backend, float("inf")))
     return {**seconds, "ratio": seconds["processes"] / seconds["ray"]}
 
@@ -226,6 +227,7 @@ def compare_with_store(num_megabytes: int, tokenizer: str) -> dict[str, float]:
     least: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name, start_store() as port, delay_requests(port, 0.05) as slow_port:
         local = f"{name}/in.jsonl"
+        _tell(f"nine runs of {num_megabytes} MiB; first the texts are written and uploaded")
         _write_texts(Path(local), num_megabytes << 20)
         _run_here(["upload", local, "s3://bench/in.jsonl"], make_environment(port))
         sides = {
@@ -236,7 +238,9 @@ def compare_with_store(num_megabytes: int, tokenizer: str) -> dict[str, float]:
         for number in range(3):
             for side, (folder, environment) in sides.items():
                 words = ["pack", f"{folder}/in.jsonl", f"{folder}/{side}-{number}", tokenizer]
-                for kind, seconds in json.loads(_run_here(words, environment)).items():
+                used = json.loads(_run_here(words, environment))
+                _tell(f"{side}, run {number + 1} of 3: {used['work']:.2f} s of work, {used['cpu']:.2f} s of CPU")
+                for kind, seconds in used.items():
                     least[f"{side}_{kind}"] = min(seconds, least.get(f"{side}_{kind}", float("inf")))
     return {
         **least,
@@ -269,6 +273,10 @@ def upload(source: str, url: str) -> None:
     write_file(StorePath(url), Path(source).read_bytes(), "00000001")
 
 
+def _tell(progress: str) -> None:
+    print(progress, file=sys.stderr, flush=True)
+
+
 def _write_texts(path: Path, num_bytes: int) -> None:
     import random
 
@@ -289,7 +297,7 @@ def main() -> None:
     comparison.add_argument("--megabytes", type=int, default=512, help="enough that starting does not count")
     comparison.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
     store = commands.add_parser("store")
-    store.add_argument("--megabytes", type=int, default=96)
+    store.add_argument("--megabytes", type=int, default=256, help="at least two units of 64 MiB for each worker")
     store.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
     single = commands.add_parser("pack", help="one run, as `store` starts it")
     for name in ("source", "output", "tokenizer"):

@@ -12,6 +12,7 @@ from gristmill.steps import Map, Read
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.locations import StorePath
 from gristmill.storage.stores.base import PIECE_BYTES
+from gristmill.storage.stores.object_store import CONCURRENT_PARTS
 from gristmill.storage.stores.open_store import forget_stores
 
 
@@ -46,7 +47,7 @@ def test_a_part_that_does_not_arrive_ends_the_upload_and_leaves_nothing(s3, prox
 
 def test_an_upload_that_its_writer_gives_up_leaves_nothing(s3, proxy):
     with PendingFile(StorePath(f"{s3.url}/large"), "00000001") as file:
-        file.write(bytes(2 * PIECE_BYTES + 5))  # no commit follows
+        file.write(bytes((CONCURRENT_PARTS + 1) * PIECE_BYTES + 5))  # parts are under way, and no commit follows
     assert any(map(is_part, proxy.requests))
     assert s3.list_keys() == []
     assert s3.unfinished_uploads() == []

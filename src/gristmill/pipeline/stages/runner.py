@@ -77,7 +77,7 @@ class StageRunner:
             return
         options = self._choose_options(stage)
         num_workers = choose_num_workers(options.workers, options.backend)
-        chooser = CutChooser(self._plan.recipe.slice_bytes, num_workers, stage)
+        chooser = CutChooser(self._plan.recipe.slice_bytes, num_workers, stage, len(undone))
         with self._open_sync_thread() as sync_thread:
             tasks = UnitTasks(undone, stage, chooser, _StageReceipts(self, sync_thread))
             _tell_idle_workers(desc, options, num_workers, tasks.num_slices)

@@ -16,10 +16,19 @@ from gristmill.core.recipe import AUTO
 from gristmill.core.records import SourceFile
 from gristmill.engine.tasks import NOT_READY, Task
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.planning.units import Span, Unit, UnitCut, can_cut_cells, choose_cut, cut_into_slices
+from gristmill.pipeline.planning.units import (
+    UNIT_BYTES,
+    Span,
+    Unit,
+    UnitCut,
+    can_cut_cells,
+    choose_cut,
+    cut_into_slices,
+)
 from gristmill.pipeline.stages.join import JoinTask, merge_unjoined
 from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask, measure_input
 from gristmill.pipeline.work_folder import work_path
+from gristmill.storage.locations import StorePath
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -93,10 +102,18 @@ class _StartedUnit:
 
 
 class CutChooser:
-    """Chooses how units are cut: by the recipe's `slice_bytes`, or so that all workers are busy to the end."""
+    """Chooses how units are cut: by the recipe's `slice_bytes`, or so that all workers are busy to the end.
 
-    def __init__(self, slice_bytes: int | Literal["auto"], num_workers: int, stage: StageContext) -> None:
+    On a store, joining reads all that the slices of a unit have written and writes it again, which takes longer than
+    waiting for the last units. So they stay whole where there is one for each worker, and no step is slow.
+    """
+
+    def __init__(
+        self, slice_bytes: int | Literal["auto"], num_workers: int, stage: StageContext, num_units: int
+    ) -> None:
         self._slice_bytes = slice_bytes
+        self._has_unit_for_each = isinstance(stage.root, StorePath) and num_units >= num_workers
+        self._must_join = {name: source.output.needs_join(2) for name, source in stage.sources.items()}
         self._num_workers = num_workers
         self._cuts_cells = {
             name: can_cut_cells(source.steps, stage.keep_dropped) for name, source in stage.sources.items()
@@ -109,8 +126,11 @@ class CutChooser:
 
     def choose(self, unit: StageUnit, bytes_after: int) -> UnitCut:
         """Choose the cut of a unit, which is followed by this much input in the stage."""
-        cuts_cells = self._cuts_cells[unit.source.name]
-        return choose_cut(self._slice_bytes, self._num_workers, bytes_after, cuts_cells=cuts_cells)
+        name = unit.source.name
+        cuts_cells, slice_bytes = self._cuts_cells[name], self._slice_bytes
+        if slice_bytes == AUTO and self._has_unit_for_each and self._must_join[name] and not cuts_cells:
+            slice_bytes = max(unit.size, UNIT_BYTES)
+        return choose_cut(slice_bytes, self._num_workers, bytes_after, cuts_cells=cuts_cells)
 
 
 class UnitTasks:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gristmill.storage.stores.options import StorageOptions
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure"}
-_CONCURRENT_PARTS = 2
+CONCURRENT_PARTS = 4
+"""The parts of an upload that are under way at once."""
 _PAGE_OBJECTS = 1000
 _AFTER_FOLDER = "/\U0010ffff"
 """Follows all names in a folder, in the order in which stores list."""
@@ -99,7 +100,7 @@ class ObjectStore:
             key,
             use_multipart=True,
             chunk_size=PIECE_BYTES,
-            max_concurrency=_CONCURRENT_PARTS,
+            max_concurrency=CONCURRENT_PARTS,
         )
         self._ask(key, lambda: put(pieces), tries=1)
 

@@ -1,6 +1,6 @@
 """An object that is being written: small ones by one request, others in parts while the data comes.
 
-Memory: two parts that wait, two that are sent, and one that is filled, 8 MiB each.
+Memory: two parts that wait, four that are sent, and one that is filled, 8 MiB each.
 """
 
 from __future__ import annotations
