@@ -12,12 +12,16 @@ unexport PYTHONDONTWRITEBYTECODE
 # Python compiles the modules that are imported; to compile all 25,000 that are installed takes a minute.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test check lint soak bench bench-scaling bench-instructions golden coverage readme-table format clean
+.PHONY: demo test all-tests check lint soak bench bench-scaling bench-instructions golden coverage readme-table format clean
 
 demo: $(VENV)/.base ## Python's own library to packed rows of tokens, in gristmill-demo; a worker is killed
 	@$(BIN)/gristmill demo
 
-test: lint ## all checks and all tests, except the soak
+# Types are checked on one core while the others begin with the tests.
+test: $(VENV)/.dev ## all checks and all tests, except the soak
+	+@$(MAKE) --no-print-directory --jobs 2 lint all-tests
+
+all-tests: $(VENV)/.dev
 	$(PYTEST)
 
 check: lint ## the same without the faults: before each commit
