@@ -21,7 +21,7 @@ from gristmill.text.chats.tracing.recording import GiveUp
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.nodes import Template
 
     from gristmill.text.chats.tracing.recording import Recording
 
@@ -139,11 +139,10 @@ def extend_with_blindness(sandbox: Any) -> Any:
     return BlindSandbox
 
 
-def can_stretch(environment: ImmutableSandboxedEnvironment, source: str) -> bool:
-    """Tell whether a template keeps no state in loops, as far as that can be read: values are watched while it runs."""
+def can_stretch(tree: Template) -> bool:
+    """Tell whether a parsed template keeps no state in loops, as far as can be read: values are watched as it runs."""
     from jinja2 import nodes  # noqa: PLC0415
 
-    tree = environment.parse(source)
     # A function may be called in a loop.
     for scope in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
         if next(scope.find_all(nodes.NSRef), None) is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import date
 
+    from jinja2.nodes import Template
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _RANDOM_FILTERS = frozenset(("random",))
@@ -39,12 +40,12 @@ def make_tracing_environment(today: date | None) -> ImmutableSandboxedEnvironmen
     return traced
 
 
-def can_trace(environment: ImmutableSandboxedEnvironment, source: str) -> bool:
-    """Tell whether a template has only statements that are understood."""
+def can_trace(tree: Template) -> bool:
+    """Tell whether a parsed template has only statements that are understood."""
     from jinja2 import nodes  # noqa: PLC0415
 
     refused = (nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport, nodes.Block, nodes.EvalContextModifier)
-    return next(environment.parse(source).find_all(refused), None) is None
+    return next(tree.find_all(refused), None) is None
 
 
 def _wrap(environment: Any, apply: Callable[..., Any], name: str, function: Callable[..., Any]) -> Callable[..., Any]:

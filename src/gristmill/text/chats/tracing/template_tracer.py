@@ -248,11 +248,12 @@ class TemplateTracer:
 
     def _compile(self) -> None:
         self._environment = make_tracing_environment(self._today)
-        if not can_trace(self._environment, self._source):
+        tree = self._environment.parse(self._source)
+        if not can_trace(tree):
             self.is_closed = True
             raise GiveUp("statement")
-        self._can_stretch = can_stretch(self._environment, self._source)
-        self._template = self._environment.from_string(self._source)
+        self._can_stretch = can_stretch(tree)
+        self._template = self._environment.from_string(tree)
         self._template.globals = dict(self._template.globals)
 
 
