@@ -1,6 +1,10 @@
 import json
+from pathlib import Path
 
+import pytest
 from gristmill_testing.token_datasets import write_tokens
+
+from gristmill.cli.export import _choose_default_path
 
 
 def test_says_what_was_written_and_how_to_use_it(gristmill, tmp_path):
@@ -35,3 +39,16 @@ def test_refusals_say_what_to_do(gristmill, dataset, tmp_path):
         "--overwrite"
         in gristmill("export", tmp_path / "out", "--to", "megatron", "--path", tmp_path / "x/y", fails=2).err
     )
+
+
+@pytest.mark.parametrize(
+    ("out", "to", "expected"),
+    [
+        ("runs/web", "megatron", "runs/web-megatron/web"),
+        ("s3://bucket/runs/web/", "megatron", "web-megatron/web"),
+        ("s3://bucket/runs/web", "mds", "web-mds"),
+    ],
+)
+def test_default_path(out, to, expected):
+    """The files of a dataset on a store go to the current folder, not to one that is called `s3:`."""
+    assert _choose_default_path(out, to) == Path(expected)

@@ -127,7 +127,11 @@ def _parse_licences(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def _choose_default_path(out: str, to: str) -> Path:
-    """Choose a folder beside the dataset and, unless the format takes a folder, the beginning of the files' names."""
-    folder = Path(out).absolute()
-    exported = Path(out).parent / f"{folder.name}-{to}"
+    """Choose a folder beside the dataset and, unless the format takes a folder, the beginning of the files' names.
+
+    The files of a dataset on a store go to the current folder: exports are written to a disk.
+    """
+    place = Path(out.rstrip("/").rpartition("/")[2]) if "://" in out else Path(out)
+    folder = place.absolute()
+    exported = place.parent / f"{folder.name}-{to}"
     return exported if find_export_format(to).folder_suffixes else exported / folder.name
