@@ -47,7 +47,7 @@ def test_tensorboard(stream, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])
 def test_trackers_with_the_interface_of_wandb(stream, tracker, monkeypatch):
-    """Neither is installed here: `init(project=…)` and `log(dict, step=…)` are their documented functions."""
+    """Where neither is installed: `init(project=…)` and `log(dict, step=…)` are their documented functions."""
     calls = []
     module = ModuleType(tracker)
     module.init = lambda project, name=None, config=None: calls.append(("init", project))
@@ -60,3 +60,20 @@ def test_trackers_with_the_interface_of_wandb(stream, tracker, monkeypatch):
     assert data["data/rows"] == 12
     assert not {name for name in data if name in RESERVED or name.startswith("__")}
     assert all(isinstance(value, float) for value in data.values())
+
+
+def test_wandb_itself(stream, tmp_path, monkeypatch):
+    """Weights & Biases without a network: what it keeps to send later has the names and values of `as_dict`."""
+    wandb = pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
+        monkeypatch.setenv(name, value)
+    exec(find_lines("wandb"), {"stream": stream, "step": 5})
+    wandb.finish()
+    [log] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")  # what `wandb sync` would send
+    # In its records a name is followed by a tag, a length and the value as JSON.
+    kept = re.findall(rb"(data/[a-z_/]+)\x82\x01.([0-9.e+-]+)", log.read_bytes(), re.DOTALL)
+    written = {name.decode(): float(value) for name, value in kept}
+    expected = stream.accounting.as_dict()
+    assert set(written) == set(expected)
+    assert written["data/rows"] == 12
+    assert written["data/web/share"] == pytest.approx(expected["data/web/share"])
