@@ -179,3 +179,10 @@ print(fill_rows([np.arange(6, dtype=np.uint16)], np.array([0, 3, 4, 6]), packing
     assert compiled
     assert output(run(script)) == cold
     assert {path: path.stat().st_ino for path in cached(tmp_path)} == compiled  # nothing was compiled a second time
+
+
+def test_a_module_of_another_name_has_code_of_its_own(run_again, tmp_path):
+    """Numba imports the module that its stored code was made in, and after a move there is none."""
+    (tmp_path / "loops.py").rename(tmp_path / "moved.py")
+    script = "import numba, numpy as np, moved\nprint(moved.summed(np.array([1, 2, 3])))"
+    assert output(run_again(script)) == ["12"]

@@ -241,7 +241,8 @@ class _CodeFiles:
 
     def _path(self, shape: tuple[object, ...], suffix: str) -> Path:
         name = self._function.__qualname__
-        described = repr((_FORMAT, sys.implementation.cache_tag, *shape)).encode()
+        # With the module: numba imports it when it loads the code, and after a move there is none of the old name.
+        described = repr((_FORMAT, sys.implementation.cache_tag, self._function.__module__, *shape)).encode()
         key = _digest(b"\0".join([self._source, name.encode(), described])).hex()
         return Path(str(self.cache_path), f"{name.replace('<locals>', '')}-{key}.{suffix}")
 
