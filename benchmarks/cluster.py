@@ -135,9 +135,9 @@ def run_units(num_units: int, num_workers: int) -> float:
     from gristmill.pipeline.stages.input_units import InputUnits
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.outputs.unit_output import choose_final_output
-    from gristmill.pipeline.stages.receipts import Receipts
+    from gristmill.pipeline.stages.receipt_log.receipts import Receipts
     from gristmill.pipeline.stages.runner import StageResults, StageRunner
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
     from gristmill.pipeline.stages.unit_tasks import list_units
 

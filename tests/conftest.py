@@ -16,7 +16,7 @@ from gristmill_testing.buckets import CREDENTIALS, Bucket, SeaweedServer, find_w
 from gristmill_testing.fake_packages import forget_packages
 from gristmill_testing.watching import MARK, Leftovers
 
-from gristmill.storage.plan_cache import choose_plan_cache
+from gristmill.storage.user_cache.plan_cache import choose_plan_cache
 
 # No test may fail because the machine is slow: hypothesis has no say on time. Each run draws other examples.
 settings.register_profile("any-speed", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,7 +9,9 @@ from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, strea
 from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.hugging_face import make_side_files
-from gristmill.shards.manifest import FORMAT_VERSION, Manifest, Schema, Shard, dump_manifest
+from gristmill.shards.manifests.manifest import FORMAT_VERSION, Manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest
+from gristmill.shards.manifests.stored_files import Schema, Shard
 from gristmill.shards.token_rows import rows_schema
 from gristmill.storage.checksums import compute_file_checksum
 

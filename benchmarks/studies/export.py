@@ -21,7 +21,9 @@ import gristmill as gm
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonicalize_schema
-from gristmill.shards.manifest import Manifest, Schema, Shard, dump_manifest
+from gristmill.shards.manifests.manifest import Manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest
+from gristmill.shards.manifests.stored_files import Schema, Shard
 
 ROW_LENGTH = 2048
 ROWS_A_BATCH = 2048  # 8 MiB

@@ -28,7 +28,9 @@ def make_dataset(folder: Path, num_shards: int) -> None:
     from gristmill.core.books import Account
     from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
     from gristmill.shards.canonical import canonicalize_schema
-    from gristmill.shards.manifest import Manifest, Schema, Shard, dump_manifest
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.manifest_file import dump_manifest
+    from gristmill.shards.manifests.stored_files import Schema, Shard
     from gristmill.shards.token_rows import rows_schema
     from gristmill.storage.checksums import compute_file_checksum
 
@@ -74,7 +76,9 @@ def make_dataset(folder: Path, num_shards: int) -> None:
 
 def read_rows(folder: Path, side: str, batch_size: int, seed: int) -> dict[str, float]:
     """Read rows in this process, with the dataset dropped from the page cache."""
-    from gristmill.stream import Stream, read_ahead, shard_blocks
+    from gristmill.stream import Stream
+    from gristmill.stream.batches import read_ahead
+    from gristmill.stream.stored_rows import shard_blocks
 
     def arrow_mapping(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
         with pa.memory_map(path) as file:

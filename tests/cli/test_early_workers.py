@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gristmill.cli.early_workers import BYTES_A_WORKER, start_workers_early
+from gristmill.cli.running.early_workers import BYTES_A_WORKER, start_workers_early
 
 
 @pytest.fixture
@@ -74,5 +74,5 @@ def test_a_run_in_this_process_starts_none(folder):
 
 
 def test_the_first_look_imports_nothing_that_a_run_needs():
-    code = "import gristmill.cli.run, sys; print(*(name for name in ('numpy', 'pyarrow') if name in sys.modules))"
+    code = "import gristmill.cli.running.run, sys; print(*({'numpy', 'pyarrow'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.strip() == ""

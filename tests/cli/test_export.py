@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from gristmill_testing.token_datasets import write_tokens
 
-from gristmill.cli.export import _choose_default_path
+from gristmill.cli.datasets.export import _choose_default_path
 
 
 def test_says_what_was_written_and_how_to_use_it(gristmill, tmp_path):

@@ -4,7 +4,7 @@ import json
 
 from click.testing import CliRunner
 
-from gristmill.cli.plan import command
+from gristmill.cli.running.plan import command
 from gristmill.core.errors import UsageError
 
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from gristmill_testing.small_tokenizers import trained
 from gristmill_testing.streams import write_packed
 
-from gristmill.cli.mix import command as mix_command
-from gristmill.cli.stream import command as stream_command
-from gristmill.cli.tokenizer import command as tokenizer_command
+from gristmill.cli.datasets.mix import command as mix_command
+from gristmill.cli.training.stream import command as stream_command
+from gristmill.cli.training.tokenizer import command as tokenizer_command
 from gristmill.core.errors import UsageError
 from gristmill.report.charts import draw_bars
 from gristmill.report.pictures import Chart, make_picture, write_picture

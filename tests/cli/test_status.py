@@ -6,7 +6,7 @@ import time
 import msgspec
 from click.testing import CliRunner
 
-from gristmill.cli.status import command
+from gristmill.cli.running.status import command
 from gristmill.pipeline.monitoring.bottleneck import find_bottleneck
 from gristmill.pipeline.monitoring.run_status import RunStatus, WorkerStatus
 

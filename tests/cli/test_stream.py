@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gristmill.cli.main import main
 from gristmill.core.errors import UsageError
 from gristmill.stream import Collate, Stream
-from gristmill.stream.prove import prove, simulate_ranks
+from gristmill.stream.examining.prove import prove, simulate_ranks
 from gristmill.stream.torch.prove import run_loader_workers
 
 

@@ -18,7 +18,7 @@ from gristmill.core.recipe import Recipe
 from gristmill.pipeline.barriers.deduplicate import merge
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.stages.options import RunOptions
-from gristmill.pipeline.stages.receipts import Receipts
+from gristmill.pipeline.stages.receipt_log.receipts import Receipts
 from gristmill.pipeline.run import run_recipe
 from gristmill.shards.verify import verify
 from gristmill.steps import *

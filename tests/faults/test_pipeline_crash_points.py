@@ -18,7 +18,7 @@ from gristmill.core.recipe import Recipe
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.run import run_recipe
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Limit, Map, Pack, Read, Shuffle, Split, Tokenize, Write
 from gristmill.text.tokenizers import save_tokenizer, train_bpe

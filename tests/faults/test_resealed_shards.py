@@ -11,7 +11,7 @@ from gristmill_testing import resealing
 
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.stream import Stream
 

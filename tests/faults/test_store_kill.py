@@ -13,9 +13,9 @@ from gristmill_testing.faulty_proxy import BROKEN, BUSY, CUT, LOST, RESET, Fault
 import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.core.errors import RemoteStoreError, StoreRefusedError
-from gristmill.storage.local_copies import choose_copies_folder
 from gristmill.storage.stores import requests
 from gristmill.storage.stores.open_store import forget_stores
+from gristmill.storage.user_cache.local_copies import choose_copies_folder
 
 SCRIPT = """
 import sys

@@ -16,8 +16,8 @@ import pytest
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
-from gristmill.pipeline.stages.receipts import Receipts
-from gristmill.pipeline.stages.slice_task import SliceResult
+from gristmill.pipeline.stages.receipt_log.receipts import Receipts
+from gristmill.pipeline.stages.slices.slice_task import SliceResult
 from gristmill.steps import Length, Read, Write
 from gristmill.storage import commit
 

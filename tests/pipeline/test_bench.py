@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import load_recipe
-from gristmill.cli.bench import command
+from gristmill.cli.running.bench import command
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.bench import Bench, Measurement, Setting, _list_settings, run_bench
 
@@ -150,7 +150,7 @@ def test_a_run_is_stopped_when_its_time_is_up(project):
 
 def test_wrong_use(project, monkeypatch):
     recipe = str(project / "recipe.yaml")
-    monkeypatch.setattr("gristmill.cli.flame_graph.sysconfig.get_path", lambda name: "/nowhere")
+    monkeypatch.setattr("gristmill.cli.running.flame_graph.sysconfig.get_path", lambda name: "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     for words, message in (
         (["--plot", "a.gif"], "no name of a picture"),

@@ -12,7 +12,7 @@ from gristmill.core.errors import TooManyBadError
 from gristmill.engine.events import EventLog
 from gristmill.engine.parallel_run import choose_num_workers
 from gristmill.pipeline.planning import units
-from gristmill.pipeline.stages.slice_task import SliceTask
+from gristmill.pipeline.stages.slices.slice_task import SliceTask
 from gristmill.pipeline.stages.unit_tasks import UnitTasks
 from gristmill.steps import Length, Map, Mix, Pack, Read, Render, Shuffle, Split, Tokenize, Write
 

@@ -12,7 +12,7 @@ from gristmill.pipeline.inspecting.trace import trace
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifest import dump_manifest, load_manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
 from gristmill.steps import Filter, Length, Map, Read, Rename, Split, Write
 
 FORMATS = {

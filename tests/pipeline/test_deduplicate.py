@@ -17,7 +17,7 @@ from gristmill.pipeline.barriers.deduplicate import merge, sign
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.publishing import publish
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Read, Select, Shuffle, Split, Write
 

@@ -11,7 +11,8 @@ from gristmill import export, mix, open_dataset
 from gristmill.cli.main import main
 from gristmill.core.errors import DamagedDatasetError, GristmillError
 from gristmill.pipeline.publishing.clean import clean
-from gristmill.shards.manifest import StoredFile, dump_manifest, load_manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write
 from gristmill.storage.preallocated import PreallocatedFiles

@@ -15,7 +15,7 @@ from gristmill.core.records import StepResult, make_origins
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter, describe_stage
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.score_file import BIN_EDGES, ScoreTable, find_bins
 from gristmill.shards.verify import verify
 from gristmill.steps import (

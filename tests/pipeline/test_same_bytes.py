@@ -120,7 +120,7 @@ def test_a_quick_look(mill, corpus, small_units):
 
 
 def mill_books(mill):
-    from gristmill.shards.manifest import load_manifest
+    from gristmill.shards.manifests.manifest_file import load_manifest
 
     return load_manifest(mill.output).books
 

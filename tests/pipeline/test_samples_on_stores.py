@@ -8,7 +8,7 @@ from gristmill_testing.pictures import photo
 
 import gristmill as gm
 from gristmill import steps
-from gristmill.storage.local_copies import choose_copies_folder
+from gristmill.storage.user_cache.local_copies import choose_copies_folder
 
 
 @pytest.fixture(autouse=True)

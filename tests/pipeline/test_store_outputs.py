@@ -11,7 +11,7 @@ from gristmill_testing.buckets import Bucket
 import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.cli.main import main
-from gristmill.cli.run_recipe import print_outcome
+from gristmill.cli.running.run_recipe import print_outcome
 from gristmill.core.errors import FolderLockedError, LeaseLostError, NotUpToDateError, UsageError
 from gristmill.core.quantities import format_bytes
 from gristmill.core.recipe import Source
@@ -20,9 +20,9 @@ from gristmill.pipeline.planning import units
 from gristmill.pipeline.publishing import publish as publishing
 from gristmill.pipeline.publishing.clean import clean
 from gristmill.storage.leases.holder import describe_process
-from gristmill.storage.local_copies import choose_copies_folder
 from gristmill.storage.locations import StorePath, list_files_below, parse_location
 from gristmill.storage.stores import options
+from gristmill.storage.user_cache.local_copies import choose_copies_folder
 
 WORDS = [f"word{number}" for number in range(300)]
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gristmill.pipeline.stages import slice_run
+from gristmill.pipeline.stages.slices import slice_run
 from gristmill.steps import Html, Length, Pack, Read, Tokenize, Write
 from gristmill.text.tokenizers import save_tokenizer, train_bpe
 

@@ -14,8 +14,9 @@ from gristmill.pipeline.inspecting.trace import trace
 from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages import slice_reader, unit_task_run
+from gristmill.pipeline.stages import unit_task_run
 from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.slices import slice_reader
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Filter, Length, Limit, Pack, Read, Rename, Sample, Shuffle, Split, Tokenize, Write
 from gristmill.text.tokenizers import save_tokenizer, train_bpe

@@ -17,7 +17,7 @@ from gristmill.cli.main import main
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline.publishing.clean import clean
-from gristmill.pipeline.stages.receipts import Receipts
+from gristmill.pipeline.stages.receipt_log.receipts import Receipts
 from gristmill.pipeline.work_folder import find_intermediate_folder
 from gristmill.storage.commit import write_file
 from gristmill.storage.locations import list_files_below, parse_location
@@ -136,7 +136,7 @@ def test_with_workers_and_the_command_line(corpus, tmp_path, s3, capsys):
 KILLED = """
 import os, signal, sys
 import gristmill as gm
-from gristmill.pipeline.stages.receipts import Receipts
+from gristmill.pipeline.stages.receipt_log.receipts import Receipts
 real, left = Receipts.add, [int(sys.argv[2])]
 def add(self, name, result):
     left[0] -= 1

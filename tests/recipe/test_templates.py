@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gristmill.cli.init import TEMPLATE_NAMES
+from gristmill.cli.running.init import TEMPLATE_NAMES
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.recipe.catalog import STEPS

@@ -368,7 +368,7 @@ def test_a_hundred_million_rows(tmp_path):
 
 def test_a_dataset_on_a_store(s3, mixed_rows, tmp_path, monkeypatch):
     """The same rows, filters, searches and steps as on a disk; only shards that are looked at are copied."""
-    monkeypatch.setattr("gristmill.storage.local_copies._folder", tmp_path / "copies")
+    monkeypatch.setattr("gristmill.storage.user_cache.local_copies._folder", tmp_path / "copies")
     for path in mixed_rows.rglob("*"):
         if path.is_file():
             s3.put(f"out/{path.relative_to(mixed_rows)}", path.read_bytes())

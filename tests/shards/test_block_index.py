@@ -15,11 +15,12 @@ from gristmill.core.errors import DamagedDatasetError
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.block_index import BLOCKS_SCHEMA, decode_costs, encode_costs
 from gristmill.shards.lane_blocks import read_blocks, read_costs
-from gristmill.shards.manifest import MANIFEST, dump_manifest, load_manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.shards.verify import verify
 from gristmill.steps import Pack, Read, Split, Tokenize, Write
 from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.local_copies import choose_copies_folder
+from gristmill.storage.user_cache.local_copies import choose_copies_folder
 
 DOCUMENTS = [
     Write(format="arrow"),

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.shards.hugging_face import make_side_files
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps.write import Write
 

@@ -8,7 +8,8 @@ import pytest
 import gristmill as gm
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.pipeline.publishing import side_files
-from gristmill.shards.manifest import MANIFEST, dump_manifest, load_manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.shards.shard_list import encode_shard_list
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Split, Write

@@ -10,7 +10,7 @@ import pytest
 from gristmill.core.books import Account
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifest import dump_manifest, load_manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.report import make_derived_files
 from gristmill.shards.verify import verify
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.compression import compress_frame, decompress, find_codec, strip_codec
+from gristmill.storage.codecs.compression import compress_frame, decompress, find_codec, strip_codec
 
 CODECS = ("gzip", "zstd", "bz2", "xz", "lz4")
 SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz", "lz4": ".lz4"}

@@ -2,7 +2,7 @@ import fsspec
 import pytest
 
 from gristmill.storage.files import open_input, read_version
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.storage import packed_index
-from gristmill.storage.packed_index import PackedIndex
+from gristmill.storage.listing import packed_index
+from gristmill.storage.listing.packed_index import PackedIndex
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2**62))))

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from gristmill.storage import plan_cache
-from gristmill.storage.plan_cache import choose_plan_cache, find_plan_cache, recall, remember, use_plan_cache
+from gristmill.storage.user_cache import plan_cache
+from gristmill.storage.user_cache.plan_cache import choose_plan_cache, find_plan_cache, recall, remember, use_plan_cache
 
 
 class Answer(msgspec.Struct):
@@ -204,7 +204,7 @@ def test_the_oldest_answers_are_removed(used, monkeypatch):
 
 WRITER = """
 import sys
-from gristmill.storage.plan_cache import choose_plan_cache, recall, remember, use_plan_cache
+from gristmill.storage.user_cache.plan_cache import choose_plan_cache, recall, remember, use_plan_cache
 choose_plan_cache(sys.argv[1])
 with use_plan_cache():
     for _ in range(100):
@@ -232,7 +232,7 @@ def test_threads_write_at_the_same_time(used):
 
 
 def test_the_default_is_below_the_home_folder(tmp_path):
-    script = "from gristmill.storage.plan_cache import find_plan_cache; print(find_plan_cache())"
+    script = "from gristmill.storage.user_cache.plan_cache import find_plan_cache; print(find_plan_cache())"
     output = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True
     ).stdout

@@ -17,7 +17,7 @@ from gristmill import Recipe, run, steps
 from gristmill.cli.main import main
 from gristmill.core.errors import RemoteStoreError, SourceChangedError, StoreRefusedError, UsageError
 from gristmill.storage.files import open_input, read_version
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 from gristmill.storage.stores import requests
 from gristmill.storage.stores.open_store import forget_stores
 from gristmill.storage.stores.reopened_stream import ReopenedStream

@@ -4,9 +4,9 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.compression import compress_frame, decompress
+from gristmill.storage.codecs.compression import compress_frame, decompress
 from gristmill.storage.files import open_input, read_version
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 
 NAMES = ("web/part-0000.jsonl", "web/part-0001.jsonl", "web/deep/x.jsonl", "web/_tmp/y.jsonl", "books/z.txt")
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import DamagedDatasetError
-from gristmill.storage.tar_index import PlainTar, index_tar, load_tar_index
+from gristmill.storage.tars.tar_index import PlainTar, index_tar, load_tar_index
 
 NAMES = st.sampled_from(["a.txt", "b/c.json", "é.txt", "x" * 120 + ".txt", "d" * 90 + "/" + "e" * 60 + ".cls", "n"])
 SIZES = st.sampled_from([0, 1, 511, 512, 513, 5000])

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gristmill.core.errors import UsageError
 from gristmill.shards.dataset import open_dataset
 from gristmill.stream import Stream
-from gristmill.stream.balance import deal_rows
-from gristmill.stream.imbalance import measure_imbalance
-from gristmill.stream.prove import prove
-from gristmill.stream.read_plan import plan_reads
+from gristmill.stream.examining.imbalance import measure_imbalance
+from gristmill.stream.examining.prove import prove
+from gristmill.stream.examining.read_plan import plan_reads
+from gristmill.stream.lanes.balance import deal_rows
 from gristmill.stream.torch import TorchDataset, TorchLoader
 
 PHASES = [(0, {"web": 0.5, "code": 0.5}), (24, {"web": 0.9, "code": 0.1})]
@@ -85,7 +85,7 @@ def test_elastic_resume_is_exact(packed):
 def test_a_proof_notices_another_deal(packed, monkeypatch):
     stream = Stream(packed, seed=7, epochs=9, balance=True)
     monkeypatch.setattr(
-        "gristmill.stream.balance.deal_rows", lambda costs, world: np.arange(len(costs)).reshape(world, -1)
+        "gristmill.stream.lanes.balance.deal_rows", lambda costs, world: np.arange(len(costs)).reshape(world, -1)
     )
     proof = prove(stream, [3], [0], [4])
     assert not proof

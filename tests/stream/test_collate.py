@@ -7,8 +7,8 @@ from gristmill_testing.token_datasets import write_tokens
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.stream import Collate, Stream
-from gristmill.stream.collate import MATRICES
-from gristmill.stream.prove import prove
+from gristmill.stream.batches.collate import MATRICES
+from gristmill.stream.examining.prove import prove
 
 FIELDS = (*MATRICES, "cu_seqlens")
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from gristmill.core.errors import UsageError
 from gristmill.stream import Stream
-from gristmill.stream.passes import Passes
+from gristmill.stream.lanes.passes import Passes
 from gristmill.stream.torch import TorchDataset, TorchLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

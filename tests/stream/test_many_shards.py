@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from gristmill_testing.streams import with_manifest, write_packed
 
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.stream import Stream
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gristmill.core.errors import UsageError
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.stream import Stream
 
 

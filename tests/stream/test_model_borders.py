@@ -89,7 +89,7 @@ def test_what_cannot_be_tried_is_refused(folder, models, tmp_path):
 
 
 def test_the_command(folder, models):
-    from gristmill.cli.stream import command
+    from gristmill.cli.training.stream import command
 
     def prove(*arguments):
         return CliRunner().invoke(command, ["prove", str(folder), "--model", *map(str, arguments)])

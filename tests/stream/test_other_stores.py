@@ -72,7 +72,7 @@ def memory(packed):
 
 @pytest.mark.parametrize("place", ["memory", "web", "file"])
 def test_rows_and_states_are_those_of_the_disk(request, packed, oracle, tmp_path, monkeypatch, place):
-    monkeypatch.setattr("gristmill.storage.local_copies._folder", tmp_path / "copies")
+    monkeypatch.setattr("gristmill.storage.user_cache.local_copies._folder", tmp_path / "copies")
     url = f"file://{packed}" if place == "file" else request.getfixturevalue(place)
     stream = Stream(url, seed=7, rows=160, cache=tmp_path / "cache")
     batches = stream.batches(7)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from gristmill.core.errors import UsageError
 from gristmill.stream import Stream
-from gristmill.stream.position import Position
+from gristmill.stream.lanes.position import Position
 from gristmill.stream.torch import TorchDataset, TorchLoader, TorchRows
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

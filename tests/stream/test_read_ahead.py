@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from gristmill_testing.streams import ids_of
 
-from gristmill.stream import Stream, read_ahead, row_table
-from gristmill.stream.mapping import map_file
+from gristmill.stream import Stream
+from gristmill.stream.batches import read_ahead
+from gristmill.stream.batches.mapping import map_file
+from gristmill.stream.stored_rows import row_table
 from gristmill.stream.torch import TorchDataset, TorchLoader
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")

@@ -4,9 +4,9 @@ import fsspec
 import pytest
 from click.testing import CliRunner
 
-from gristmill.cli.stream import command
+from gristmill.cli.training.stream import command
 from gristmill.stream import Stream
-from gristmill.stream.read_plan import plan_reads
+from gristmill.stream.examining.read_plan import plan_reads
 
 URL = "memory://planned"
 
@@ -14,7 +14,7 @@ URL = "memory://planned"
 @pytest.fixture
 def open_stream(packed, tmp_path, monkeypatch):
     """Opens the dataset in the memory of the process, with a cache of some bytes that is empty."""
-    monkeypatch.setattr("gristmill.storage.local_copies._folder", tmp_path / "copies")
+    monkeypatch.setattr("gristmill.storage.user_cache.local_copies._folder", tmp_path / "copies")
     store = fsspec.filesystem("memory")
     for path in packed.rglob("*"):
         if path.is_file():

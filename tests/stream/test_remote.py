@@ -25,13 +25,13 @@ from gristmill import steps
 from gristmill.cli.main import command_line
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.pipeline.jobs.mix import mix
-from gristmill.shards.manifest import load_manifest
-from gristmill.storage import block_cache
-from gristmill.storage.block_cache import BlockCache
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.storage.stores import requests
 from gristmill.storage.stores.open_store import forget_stores
+from gristmill.storage.user_cache import block_cache
+from gristmill.storage.user_cache.block_cache import BlockCache
 from gristmill.stream import Stream
-from gristmill.stream.read_plan import plan_reads
+from gristmill.stream.examining.read_plan import plan_reads
 from gristmill.stream.torch import TorchDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -52,7 +52,7 @@ def store(seaweed, bucket, tmp_path, monkeypatch):
     """The bucket, to which the environment leads."""
     for key, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": seaweed.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setattr("gristmill.storage.local_copies._folder", tmp_path / "copies")
+    monkeypatch.setattr("gristmill.storage.user_cache.local_copies._folder", tmp_path / "copies")
     forget_stores()
     yield bucket
     forget_stores()

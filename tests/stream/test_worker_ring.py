@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
 from gristmill.stream import Stream
-from gristmill.stream.collate import Batch
+from gristmill.stream.batches.collate import Batch
 from gristmill.stream.torch import TorchDataset, worker_ring
 from gristmill.stream.torch.worker_ring import BatchSender, WorkerRing
 

@@ -21,7 +21,7 @@ from gristmill.engine import resources
 from gristmill.runtime.kernels import find_cache_folder
 from gristmill.runtime.plugins import list_plugins
 from gristmill.storage.commit import count_free_bytes
-from gristmill.storage.plan_cache import find_plan_cache
+from gristmill.storage.user_cache.plan_cache import find_plan_cache
 
 
 @click.command(epilog="Example: gristmill doctor --json")

@@ -21,29 +21,29 @@ from gristmill.cli.printing import describe_error, format_error
 from gristmill.core.errors import GristmillError, UsageError
 
 COMMANDS = {
-    "init": ("gristmill.cli.init", "Write a starter recipe, with sample data to run it on."),
-    "plan": ("gristmill.cli.plan", "Check a recipe and show what a run would do."),
-    "run": ("gristmill.cli.run", "Run a recipe, or resume an interrupted run."),
-    "bench": ("gristmill.cli.bench", "Measure a recipe with several settings, and recommend one."),
-    "dedup": ("gristmill.cli.dedup", "Remove duplicates from documents."),
-    "status": ("gristmill.cli.status", "Show what a run is doing, from any machine that sees its output."),
-    "inspect": ("gristmill.cli.inspect", "Show what a dataset holds."),
-    "report": ("gristmill.cli.report", "Write the report of a dataset, as a page and as JSON."),
-    "view": ("gristmill.cli.view", "Browse datasets and raw files in a local web page."),
-    "diff": ("gristmill.cli.diff", "Compare two datasets: shards, records, tokens, recipes."),
-    "verify": ("gristmill.cli.verify", "Check every file of a dataset against its manifest."),
-    "trace": ("gristmill.cli.trace", "Follow a record back to its input file."),
-    "tune": ("gristmill.cli.tune", "Show what other thresholds of a dataset's filters would keep."),
-    "explain": ("gristmill.cli.explain", "Show what a recipe does with one record, and why."),
-    "tokenizer": ("gristmill.cli.tokenizer", "Train a tokenizer, or check one."),
-    "classifier": ("gristmill.cli.classifier", "Train a classifier of documents from two files of examples."),
-    "template": ("gristmill.cli.template", "Check a chat template on your chats."),
-    "export": ("gristmill.cli.export", "Export a dataset to Megatron, nanoGPT, NumPy and other formats."),
-    "mix": ("gristmill.cli.mix", "Mix datasets in given proportions into one."),
-    "stream": ("gristmill.cli.stream", "Measure, prove and trace how a dataset streams into training."),
+    "init": ("gristmill.cli.running.init", "Write a starter recipe, with sample data to run it on."),
+    "plan": ("gristmill.cli.running.plan", "Check a recipe and show what a run would do."),
+    "run": ("gristmill.cli.running.run", "Run a recipe, or resume an interrupted run."),
+    "bench": ("gristmill.cli.running.bench", "Measure a recipe with several settings, and recommend one."),
+    "dedup": ("gristmill.cli.running.dedup", "Remove duplicates from documents."),
+    "status": ("gristmill.cli.running.status", "Show what a run is doing, from any machine that sees its output."),
+    "inspect": ("gristmill.cli.datasets.inspect", "Show what a dataset holds."),
+    "report": ("gristmill.cli.datasets.report", "Write the report of a dataset, as a page and as JSON."),
+    "view": ("gristmill.cli.datasets.view", "Browse datasets and raw files in a local web page."),
+    "diff": ("gristmill.cli.datasets.diff", "Compare two datasets: shards, records, tokens, recipes."),
+    "verify": ("gristmill.cli.datasets.verify", "Check every file of a dataset against its manifest."),
+    "trace": ("gristmill.cli.datasets.trace", "Follow a record back to its input file."),
+    "tune": ("gristmill.cli.datasets.tune", "Show what other thresholds of a dataset's filters would keep."),
+    "explain": ("gristmill.cli.datasets.explain", "Show what a recipe does with one record, and why."),
+    "tokenizer": ("gristmill.cli.training.tokenizer", "Train a tokenizer, or check one."),
+    "classifier": ("gristmill.cli.training.classifier", "Train a classifier of documents from two files of examples."),
+    "template": ("gristmill.cli.training.template", "Check a chat template on your chats."),
+    "export": ("gristmill.cli.datasets.export", "Export a dataset to Megatron, nanoGPT, NumPy and other formats."),
+    "mix": ("gristmill.cli.datasets.mix", "Mix datasets in given proportions into one."),
+    "stream": ("gristmill.cli.training.stream", "Measure, prove and trace how a dataset streams into training."),
     "doctor": ("gristmill.cli.doctor", "Show versions, cores, limits and caches, for bug reports."),
-    "clean": ("gristmill.cli.clean", "Remove the temporary files of an interrupted run."),
-    "demo": ("gristmill.cli.demo", "Turn Python's standard library into packed rows of tokens."),
+    "clean": ("gristmill.cli.running.clean", "Remove the temporary files of an interrupted run."),
+    "demo": ("gristmill.cli.running.demo", "Turn Python's standard library into packed rows of tokens."),
 }
 
 _QUIET_SECONDS = 0.3
@@ -83,7 +83,7 @@ class CommandTable(click.Group):
 
 def _apply_plan_cache(setting: str) -> None:
     if setting:
-        from gristmill.storage.plan_cache import choose_plan_cache  # noqa: PLC0415  (not for --help)
+        from gristmill.storage.user_cache.plan_cache import choose_plan_cache  # noqa: PLC0415  (not for --help)
 
         choose_plan_cache(None if setting == "off" else setting)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from gristmill.cli.printing import to_one_line
-from gristmill.shards.manifest import MixedShare
+from gristmill.shards.manifests.stored_files import MixedShare
 from gristmill.shards.token_rows import CHATS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from gristmill.core.books import Account
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
 
 MAX_WIDTH = 80
 """Numbers that are further apart are harder to read, however wide the terminal is."""

@@ -9,7 +9,7 @@ import click
 from gristmill.cli.printing import to_one_line
 from gristmill.cli.summary import format_books, format_tokens, is_short, line_width, summary_width, wrap, wrap_line
 from gristmill.core.books import Account
-from gristmill.shards.manifest import Manifest
+from gristmill.shards.manifests.manifest import Manifest
 
 _WIDTH_OF_FILES = 200
 """The width of tables that are not printed to a terminal."""

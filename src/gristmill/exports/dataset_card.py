@@ -11,7 +11,7 @@ from gristmill.shards.report import make_report
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
 
 CARD = "README.md"
 _UNKNOWN = "not stated"

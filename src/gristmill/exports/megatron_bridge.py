@@ -16,7 +16,7 @@ from gristmill.exports.training import MEGATRON_BRIDGE
 
 if TYPE_CHECKING:
     from gristmill.exports.layout import ExportSplit
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
 
 _ROW_GROUP_ROWS = 500

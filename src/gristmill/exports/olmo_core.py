@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
 
 _KINDS = ("token_ids", "csv", "labels_mask")

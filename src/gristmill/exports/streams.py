@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
 
 LLMC_TOKENS_A_FILE = 100_000_000

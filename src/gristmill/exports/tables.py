@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
     from gristmill.shards.formats.base import ByteSink
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
 
 _PIECE_BYTES = 1 << 20

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.exports.layout import ShardSlot
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
 
 

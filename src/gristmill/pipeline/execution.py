@@ -25,7 +25,7 @@ from gristmill.pipeline.publishing import journal, publish
 from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
-from gristmill.pipeline.stages.receipt_storage import open_receipts
+from gristmill.pipeline.stages.receipt_log.receipt_storage import open_receipts
 from gristmill.pipeline.stages.run_status import ProgressWatch
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
 from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
@@ -48,9 +48,11 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit, UnitList
-    from gristmill.shards.manifest import Decontaminated, Deduplicated, Manifest, StoredFile
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.step_outcomes import Decontaminated, Deduplicated
+    from gristmill.shards.manifests.stored_files import StoredFile
     from gristmill.shards.score_file import ScoreLayout
     from gristmill.storage.leases.output_lock import HeldOutput
 

@@ -30,7 +30,7 @@ from gristmill.pipeline.stages.compile_ahead import compile_ahead
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.runtime.compute_functions import make_compute_functions_on_demand
 from gristmill.runtime.loaded_content import TOKENIZER, forget_content
-from gristmill.shards.manifest import MANIFEST
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.steps.read import CELL_BYTES
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
     from gristmill.storage.wait_clock import StoreUse

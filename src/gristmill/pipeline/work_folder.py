@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.shards.manifest import MANIFEST
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.storage.commit import make_folder, remove_temporaries, write_file
 from gristmill.storage.locations import StorePath, list_files_below, list_names, parse_location
 from gristmill.storage.lock import LOCK_NAME
@@ -31,7 +31,7 @@ from gristmill.storage.wait_clock import INTERMEDIATE_DATA
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from gristmill.storage.known_files import KnownFiles
+    from gristmill.storage.listing.known_files import KnownFiles
     from gristmill.storage.locations import Location
 
 WORK_FOLDER = ".gristmill"
@@ -301,7 +301,7 @@ class RunFiles:
     def __init__(self, output: Location, intermediate: Location) -> None:
         self._output = output
         self._intermediate = intermediate
-        from gristmill.storage.known_files import KnownFiles  # noqa: PLC0415  (workers do not need it)
+        from gristmill.storage.listing.known_files import KnownFiles  # noqa: PLC0415  (workers do not need it)
 
         self._output_files = KnownFiles(output)
         self._intermediate_files = self._output_files if intermediate == output else KnownFiles(intermediate)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import Shard, StoredFile
+    from gristmill.shards.manifests.stored_files import Shard, StoredFile
 
 _MAX_CHARACTERS = 1200
 _ALL_CHARACTERS = 400_000

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import Manifest, Shard
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.stored_files import Shard
 
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 """Makes keys of the copies of one document."""

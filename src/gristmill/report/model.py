@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from gristmill.shards.manifest import DuplicateCluster, StoredFile  # noqa: TC001  (msgspec looks at the types)
+from gristmill.shards.manifests.step_outcomes import DuplicateCluster  # noqa: TC001  (msgspec looks at the types)
+from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types)
 from gristmill.shards.report import DatasetReport
 
 

@@ -18,14 +18,14 @@ from gristmill.report.model import Report, RunTimes
 from gristmill.report.page import make_page
 from gristmill.report.thresholds import find_curves
 from gristmill.shards.dataset import Dataset
-from gristmill.shards.manifest import StoredFile
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.shards.report import REPORT, REPORT_PAGE, encode_report, make_report
 from gristmill.storage.commit import write_file
 from gristmill.storage.locations import StorePath
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
 
 

@@ -21,7 +21,7 @@ import xxhash
 
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.manifest import LaneIndex, StoredFile
+from gristmill.shards.manifests.stored_files import LaneIndex, StoredFile
 from gristmill.shards.token_rows import LENGTHS, compute_attention_costs
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.mapped_files import open_stream_source

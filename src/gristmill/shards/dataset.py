@@ -22,7 +22,8 @@ from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS, ShardRecord, remove_origins
 from gristmill.shards.formats.shard_format import open_shard
-from gristmill.shards.manifest import Manifest, Shard, StoredFile, file_key, load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
+from gristmill.shards.manifests.stored_files import Shard, StoredFile, file_key
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.shards.verify import Verification, verify
 from gristmill.storage.locations import parse_location
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.shards.formats.base import ShardReader
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
     from gristmill.text.tokenizers import TextDecoder
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from gristmill.shards.manifest import Manifest, Shard
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.stored_files import Shard
 
 
 def make_side_files(manifest: Manifest) -> dict[str, bytes]:

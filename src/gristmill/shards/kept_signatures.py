@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError
-from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.storage.stored_paths import Count, StoredPath  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:

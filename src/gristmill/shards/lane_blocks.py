@@ -18,10 +18,10 @@ from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.block_index import BLOCKS_SCHEMA, COSTS_SCHEMA, NO_COSTS, open_lane, scan_blocks
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.shards.manifest import MANIFEST, LaneIndex
+from gristmill.shards.manifests.stored_files import MANIFEST, LaneIndex
 from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.commit import write_file
-from gristmill.storage.local_copies import find_cache_group
+from gristmill.storage.user_cache.local_copies import find_cache_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.shards.manifest import Manifest, Shard, StoredFile
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.stored_files import Shard, StoredFile
     from gristmill.storage.locations import Location
 
 

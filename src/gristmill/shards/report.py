@@ -14,10 +14,12 @@ import xxhash
 
 from gristmill.core.books import Account  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.shards.hugging_face import make_side_files
-from gristmill.shards.manifest import Decontaminated, StoredFile  # noqa: TC001
+from gristmill.shards.manifests.step_outcomes import Decontaminated  # noqa: TC001
+from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001
 
 if TYPE_CHECKING:
-    from gristmill.shards.manifest import Deduplicated, Manifest
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.step_outcomes import Deduplicated
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"

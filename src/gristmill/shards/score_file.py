@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.shards.manifest import ScoreFile
+    from gristmill.shards.manifests.stored_files import ScoreFile
     from gristmill.storage.locations import Location
 
 LAYOUT_VERSION = 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gristmill.shards.manifest import TokenizerIdentity
+    from gristmill.shards.manifests.stored_files import TokenizerIdentity
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,16 +21,9 @@ from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.formats.shard_format import open_origins, open_shard
 from gristmill.shards.hugging_face import make_side_files
 from gristmill.shards.lane_blocks import read_blocks, read_costs
-from gristmill.shards.manifest import (
-    MANIFEST,
-    MIXED,
-    Manifest,
-    Shard,
-    StoredFile,
-    dataset_hash,
-    file_key,
-    load_manifest,
-)
+from gristmill.shards.manifests.manifest import MIXED, Manifest, dataset_hash
+from gristmill.shards.manifests.manifest_file import load_manifest
+from gristmill.shards.manifests.stored_files import MANIFEST, Shard, StoredFile, file_key
 from gristmill.shards.report import REPORT, find_report_page, is_report_of, make_derived_files
 from gristmill.shards.token_rows import CHATS, ORIGINS, find_row_problem, num_tokens, num_trained_tokens
 from gristmill.storage.checksums import compute_file_checksum

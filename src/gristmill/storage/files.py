@@ -7,7 +7,7 @@ import os
 from typing import BinaryIO, cast
 
 from gristmill.core.errors import SourceChangedError
-from gristmill.storage import local_files
+from gristmill.storage.listing import local_files
 from gristmill.storage.urls import find_protocol, local_path
 
 

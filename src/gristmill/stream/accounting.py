@@ -19,9 +19,9 @@ from gristmill.stream.worker_counts import WorkerCounts
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gristmill.stream.collate import Batch
-    from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.sources import Lane
+    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.lanes.row_order import RowOrder
+    from gristmill.stream.lanes.sources import Lane
 
 _BATCHES_AT_A_TIME = 64
 

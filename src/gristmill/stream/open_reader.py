@@ -12,20 +12,20 @@ import msgspec
 from gristmill.core.cache_folders import choose_cache_folder
 from gristmill.core.errors import UsageError
 from gristmill.shards.token_rows import has_image_references
-from gristmill.stream.collate import Collate, choose_pad_id
+from gristmill.stream.batches.collate import Collate, choose_pad_id
+from gristmill.stream.lanes.sources import find_row_length, list_sources
 from gristmill.stream.row_reader import RowReader
-from gristmill.stream.sources import find_row_length, list_sources
 
 if TYPE_CHECKING:
-    from gristmill.shards.manifest import Manifest
-    from gristmill.storage.block_cache import BlockCache
-    from gristmill.stream.arguments import StreamArguments
-    from gristmill.stream.remote_table import RemoteTable
-    from gristmill.stream.row_images import RowImages
-    from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.row_table import RowTable
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.storage.user_cache.block_cache import BlockCache
+    from gristmill.stream.lanes.arguments import StreamArguments
+    from gristmill.stream.lanes.row_order import RowOrder
+    from gristmill.stream.lanes.sources import Lane, StreamDataset
     from gristmill.stream.samples.sample_rows import SampleRows
-    from gristmill.stream.sources import Lane, StreamDataset
+    from gristmill.stream.stored_rows.remote_table import RemoteTable
+    from gristmill.stream.stored_rows.row_images import RowImages
+    from gristmill.stream.stored_rows.row_table import RowTable
 
 
 def has_samples(dataset: StreamDataset) -> bool:
@@ -62,7 +62,7 @@ def open_reader(
 
 
 def _open_images(lanes: list[Lane], arguments: StreamArguments, table: RowTable | RemoteTable) -> RowImages:
-    from gristmill.stream.row_images import RowImages  # noqa: PLC0415  (few streams have images)
+    from gristmill.stream.stored_rows.row_images import RowImages  # noqa: PLC0415  (few streams have images)
 
     shards = [shard for lane in lanes for shard in lane.shards]
     return RowImages(shards, table, arguments.images, arguments.decode)
@@ -72,7 +72,7 @@ def _open_cache(lanes: list[Lane], arguments: StreamArguments) -> BlockCache | N
     """Open the cache of blocks, if a shard is read through it."""
     if not any(shard.is_cached for lane in lanes for shard in lane.shards):
         return None
-    from gristmill.storage.block_cache import BlockCache  # noqa: PLC0415  (local streams need none of it)
+    from gristmill.storage.user_cache.block_cache import BlockCache  # noqa: PLC0415  (local streams need none of it)
 
     default = choose_cache_folder(str(Path.home()), sys.platform, "blocks")
     return BlockCache(Path(arguments.cache or default), arguments.cache_bytes)

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import EndlessStreamError, UsageError
 from gristmill.core.numbers import check_whole_number
-from gristmill.stream.arguments import check_ranks
-from gristmill.stream.state import check_same_stream, make_state, parse_state
+from gristmill.stream.lanes.arguments import check_ranks
+from gristmill.stream.lanes.state import check_same_stream, make_state, parse_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from gristmill.stream.accounting import Accounting
-    from gristmill.stream.arguments import StreamArguments
-    from gristmill.stream.collate import Batch
-    from gristmill.stream.passes import Passes
-    from gristmill.stream.position import Position
-    from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.state import StreamState
+    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.lanes.arguments import StreamArguments
+    from gristmill.stream.lanes.passes import Passes
+    from gristmill.stream.lanes.position import Position
+    from gristmill.stream.lanes.row_order import RowOrder
+    from gristmill.stream.lanes.state import StreamState
 
 
 class ResumableStream:

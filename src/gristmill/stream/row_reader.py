@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.records import IMAGES
-from gristmill.stream.collate import INPUT_IDS, Batch, collate, find_width
-from gristmill.stream.kernels import A_FILLED, A_SHARD
-from gristmill.stream.remote_table import RemoteTable
-from gristmill.stream.row_sources import RowSources
-from gristmill.stream.row_table import RowTable
+from gristmill.stream.batches.collate import INPUT_IDS, Batch, collate, find_width
+from gristmill.stream.batches.kernels import A_FILLED, A_SHARD
+from gristmill.stream.stored_rows.remote_table import RemoteTable
+from gristmill.stream.stored_rows.row_sources import RowSources
+from gristmill.stream.stored_rows.row_table import RowTable
 from gristmill.stream.stream_reader import StreamReader
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.storage.block_cache import BlockCache
-    from gristmill.stream.collate import Collate
-    from gristmill.stream.row_images import RowImages
-    from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.sources import Lane
+    from gristmill.storage.user_cache.block_cache import BlockCache
+    from gristmill.stream.batches.collate import Collate
+    from gristmill.stream.lanes.row_order import RowOrder
+    from gristmill.stream.lanes.sources import Lane
+    from gristmill.stream.stored_rows.row_images import RowImages
 
 
 class RowReader(StreamReader):

@@ -14,23 +14,23 @@ import numpy as np
 from gristmill.core.errors import OutOfRangeError, UsageError
 from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.stream.accounting import Accounting
-from gristmill.stream.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments, check_ranks
-from gristmill.stream.balance import RankRows, RowCosts
-from gristmill.stream.collate import Collate
-from gristmill.stream.mixing import check_max_epochs, find_end_row, find_epoch_rows, find_left_out, make_mixture
-from gristmill.stream.open_reader import has_samples, open_reader
-from gristmill.stream.passes import Passes
-from gristmill.stream.position import Position
-from gristmill.stream.resumable import ResumableStream
-from gristmill.stream.row_order import RowOrder
-from gristmill.stream.row_reader import RowReader
-from gristmill.stream.sources import (
+from gristmill.stream.batches.collate import Collate
+from gristmill.stream.lanes.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments, check_ranks
+from gristmill.stream.lanes.balance import RankRows, RowCosts
+from gristmill.stream.lanes.mixing import check_max_epochs, find_end_row, find_epoch_rows, find_left_out, make_mixture
+from gristmill.stream.lanes.passes import Passes
+from gristmill.stream.lanes.position import Position
+from gristmill.stream.lanes.row_order import RowOrder
+from gristmill.stream.lanes.sources import (
     arrange_lanes,
     find_row_length,
     hash_content,
     list_sources,
     open_datasets,
 )
+from gristmill.stream.open_reader import has_samples, open_reader
+from gristmill.stream.resumable import ResumableStream
+from gristmill.stream.row_reader import RowReader
 
 if TYPE_CHECKING:
     import os
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.stream.collate import Batch
-    from gristmill.stream.mixing import MixtureLike
+    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.lanes.mixing import MixtureLike
+    from gristmill.stream.lanes.sources import StreamData
     from gristmill.stream.samples.sample_rows import SampleRows
-    from gristmill.stream.sources import StreamData
     from gristmill.stream.where import RowOrigins
     from gristmill.stream.worker_counts import WorkerCounts
 

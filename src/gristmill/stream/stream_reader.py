@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gristmill.stream.read_ahead import ReadAhead
+from gristmill.stream.batches.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from gristmill.storage.block_cache import BlockCache
-    from gristmill.stream.collate import Batch
-    from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.sources import Lane, RowShard
+    from gristmill.storage.user_cache.block_cache import BlockCache
+    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.lanes.row_order import RowOrder
+    from gristmill.stream.lanes.sources import Lane, RowShard
 
 _FIRST_BATCHES = 16
 """The batches whose blocks are requested before the first one is read."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.shards.dataset import Dataset, Origin
-    from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.sources import RowShard
+    from gristmill.stream.lanes.row_order import RowOrder
+    from gristmill.stream.lanes.sources import RowShard
     from gristmill.stream.stream_reader import StoredTable
 
 

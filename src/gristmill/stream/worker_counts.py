@@ -18,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gristmill.stream.collate import Batch
+    from gristmill.stream.batches.collate import Batch
 
 _NUM_LINES = 256
 _STARTED, _ROW, _POSITIONS, _COUNTS = range(4)

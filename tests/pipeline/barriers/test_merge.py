@@ -28,7 +28,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     scatter_records,
 )
 from gristmill.pipeline.stages.outputs.split_files import open_stem
-from gristmill.shards.manifest import StoredFile
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.steps.deduplicate import partition_sizes
 from gristmill.storage.locations import StorePath
 from gristmill.storage.wait_clock import wait_clock

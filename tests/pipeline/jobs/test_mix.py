@@ -11,7 +11,7 @@ from gristmill.core.books import Account
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.pipeline.jobs.mix import mix
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifest import MixedShare
+from gristmill.shards.manifests.stored_files import MixedShare
 from gristmill.shards.verify import verify
 from gristmill.stream import Stream
 

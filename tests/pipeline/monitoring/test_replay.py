@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 import gristmill as gm
 from gristmill import Recipe, steps
-from gristmill.cli.status import command
+from gristmill.cli.running.status import command
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.monitoring.replay import read_replay
 
@@ -75,7 +75,7 @@ def test_a_clock_that_was_set_does_not_stop_the_replay(tmp_path, monkeypatch):
     events = [{"time": time, "event": "job_started", "job": "stage", "total": 3} for time in (1.0, 1e300, 2.0)]
     (tmp_path / "log").write_text("".join(json.dumps(event) + "\n" for event in events))
     waits = []
-    monkeypatch.setattr("gristmill.cli.status.time.sleep", waits.append)
+    monkeypatch.setattr("gristmill.cli.running.status.time.sleep", waits.append)
     result = CliRunner().invoke(command, [str(tmp_path / "log"), "--replay"])
     assert result.exit_code == 0
     assert len(result.output.splitlines()) == 3

@@ -11,7 +11,7 @@ from gristmill_testing.screens import run_gristmill
 from gristmill_testing.scripts import interrupt
 from gristmill_testing.watching import wait_until
 
-from gristmill.cli.run import command
+from gristmill.cli.running.run import command
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.monitoring.run_status import read_status
 

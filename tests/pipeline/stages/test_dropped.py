@@ -13,7 +13,7 @@ from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline.inspecting.explain import explain
 from gristmill.pipeline.inspecting.trace import trace_input
-from gristmill.pipeline.stages import dropped as dropped_module
+from gristmill.pipeline.stages.slices import dropped as dropped_module
 from gristmill.recipe.load import parse_recipe
 from gristmill.shards.dataset import open_dataset
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gristmill.shards.formats.shard_format import open_shard
-from gristmill.storage.compression import compress_frame
+from gristmill.storage.codecs.compression import compress_frame
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "zstd", "bz2", "xz", "lz4"])

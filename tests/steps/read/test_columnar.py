@@ -14,7 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import SourceFile
 from gristmill.steps.read import Read, list_source_files, open_reader, plan_schema
 from gristmill.storage.files import read_version
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 
 TEXTS = st.lists(st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=30)), max_size=40)
 

@@ -17,7 +17,7 @@ from gristmill.core.records import SourceFile
 from gristmill.steps.read import Read, open_reader, plan_schema
 from gristmill.steps.read.csv_files.csv_layout import find_csv_layout
 from gristmill.steps.read.csv_files.csv_rows import Dialect, RowScanner, unquote_field
-from gristmill.storage.compression import compress_frame
+from gristmill.storage.codecs.compression import compress_frame
 
 CELL = 32
 DIALECTS = st.builds(Dialect, st.sampled_from(",;\t|"), st.booleans(), st.booleans())

@@ -7,7 +7,7 @@ import pytest
 
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.steps.read import Read, open_reader
-from gristmill.storage.tar_index import index_tar, load_tar_index
+from gristmill.storage.tars.tar_index import index_tar, load_tar_index
 
 SCHEMA = pa.schema([("origin", ORIGIN_TYPE), ("text", pa.large_string()), ("__key__", pa.large_string())])
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.storage.compression import compress_frame
+from gristmill.storage.codecs.compression import compress_frame
 
 READ = """
 import json, os, sys

@@ -12,9 +12,9 @@ import xxhash
 
 from gristmill.core.records import SourceFile
 from gristmill.steps.read import Read, list_source_files, open_reader, plan_schema
-from gristmill.storage.compression import compress_frame
+from gristmill.storage.codecs.compression import compress_frame
 from gristmill.storage.files import read_version
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 
 
 def test_identity_is_of_source_and_relative_path(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.steps.read import Read, open_reader, plan_schema
-from gristmill.storage.compression import compress_frame
+from gristmill.storage.codecs.compression import compress_frame
 
 PARTS = st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b" ", b"--", b"-", "é".encode(), b"\xff", b"\0"]), max_size=40)
 

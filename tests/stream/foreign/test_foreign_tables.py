@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 from gristmill.core.errors import SourceChangedError, UsageError
 from gristmill.stream import Stream
+from gristmill.stream.examining.prove import prove
 from gristmill.stream.foreign import tables
-from gristmill.stream.prove import prove
 from gristmill.stream.torch import TorchDataset
 from gristmill.text.tokenizers import load_engine
 

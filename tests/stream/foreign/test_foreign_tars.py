@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from gristmill.core.errors import DamagedDatasetError, SampleError, UsageError
 from gristmill.stream import Collate, Stream
+from gristmill.stream.examining.read_plan import plan_reads
 from gristmill.stream.foreign import tars as foreign_tars
-from gristmill.stream.read_plan import plan_reads
 from gristmill.stream.torch import TorchDataset, TorchRows
 from gristmill.text.tokenizers import load_engine
 
@@ -83,7 +83,7 @@ def test_a_tar_that_changes_on_the_store_is_refused(tars, s3, tmp_path):
 def test_damage_on_the_way_is_found(tars, s3, tmp_path, monkeypatch):
     url = upload(tars, s3, "tars")
     stream = Stream(f"{url}/*.tar", epochs=1, cache=tmp_path / "cache")
-    from gristmill.stream import block_reader
+    from gristmill.stream.stored_rows import block_reader
 
     fetch = block_reader._fetch
     monkeypatch.setattr(block_reader, "_fetch", lambda *place: bytes(fetch(*place)).replace(b"quick", b"quack"))

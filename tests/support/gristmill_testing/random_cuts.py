@@ -33,7 +33,7 @@ from gristmill.pipeline.planning import source_plan, units  # noqa: E402
 from gristmill.pipeline.run import run_recipe  # noqa: E402
 from gristmill.pipeline.stages.options import RunOptions  # noqa: E402
 from gristmill.pipeline.stages.unit_tasks import UnitTasks  # noqa: E402
-from gristmill.storage.plan_cache import choose_plan_cache  # noqa: E402
+from gristmill.storage.user_cache.plan_cache import choose_plan_cache  # noqa: E402
 
 WORDS = ["mill", "grist", "flour", "stone", "wheat", "größe", "粉", "<b>", "x" * 40]
 TABLES = ("parquet", "arrow", "csv", "txt", "tar")

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 import gristmill
 from gristmill.core.errors import GristmillError
-from gristmill.shards.manifest import MANIFEST, dump_manifest, load_manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.shards.report import make_derived_files
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write

@@ -7,7 +7,9 @@ import pyarrow as pa
 from gristmill.core.books import Account
 from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.canonical import canonicalize_schema
-from gristmill.shards.manifest import InputFile, Manifest, Schema, Shard, dump_manifest, file_key
+from gristmill.shards.manifests.manifest import Manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest
+from gristmill.shards.manifests.stored_files import InputFile, Schema, Shard, file_key
 from gristmill.shards.report import make_derived_files
 from gristmill.shards.token_rows import rows_schema
 from gristmill.storage.checksums import compute_file_checksum

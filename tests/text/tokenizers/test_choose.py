@@ -6,7 +6,7 @@ from gristmill_testing.small_tokenizers import changed, trained
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.plan_cache import use_plan_cache
+from gristmill.storage.user_cache.plan_cache import use_plan_cache
 from gristmill.text.tokenizers import (
     TokenizerFiles,
     choose,

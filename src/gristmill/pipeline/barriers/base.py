@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.outputs.split_files import Annotator
     from gristmill.pipeline.stages.runner import StageRunner
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Decontaminated, Deduplicated, StoredFile
+    from gristmill.shards.manifests.step_outcomes import Decontaminated, Deduplicated
+    from gristmill.shards.manifests.stored_files import StoredFile
 
 
 @dataclass(frozen=True, slots=True)

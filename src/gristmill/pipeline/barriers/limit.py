@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.steps.limit import Limit

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.steps.shuffle import Shuffle

@@ -18,14 +18,14 @@ from gristmill.pipeline.barriers.deduplicate.decision import TABLE_SCHEMA
 from gristmill.pipeline.inspecting.trace import read_original_text
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.dataset import Origin
-from gristmill.shards.manifest import file_key
+from gristmill.shards.manifests.stored_files import file_key
 from gristmill.steps.read import Read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import Deduplicated
+    from gristmill.shards.manifests.step_outcomes import Deduplicated
 
 
 @dataclass(frozen=True, slots=True)

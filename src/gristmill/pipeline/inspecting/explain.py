@@ -23,7 +23,7 @@ from gristmill.pipeline.planning.input_positions import parse_positions
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.trial import run_with_limits
 from gristmill.shards.dataset import Origin, open_dataset
-from gristmill.shards.manifest import MANIFEST
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.steps.read import open_reader
 from gristmill.steps.records.columns import list_value_columns
 from gristmill.steps.records.put_columns import put_columns

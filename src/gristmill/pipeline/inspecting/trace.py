@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import InputFile, Manifest
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.stored_files import InputFile
     from gristmill.steps.read import CellBatch, FileReader
     from gristmill.text.tokenizers import Engine
 

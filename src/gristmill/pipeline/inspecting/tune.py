@@ -21,7 +21,8 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.records import ORIGIN
 from gristmill.pipeline.planning.input_positions import format_position
-from gristmill.shards.manifest import file_key, load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
+from gristmill.shards.manifests.stored_files import file_key
 from gristmill.shards.score_file import ScoreTable
 from gristmill.storage.locations import parse_location
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.scores import ThresholdRule
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.shards.score_file import ScoredStep
     from gristmill.storage.locations import Location
 

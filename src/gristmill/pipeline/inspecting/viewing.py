@@ -12,7 +12,7 @@ from gristmill.core.errors import UsageError
 from gristmill.report.view.collections.dataset_rows import DatasetRows
 from gristmill.report.view.rows import StepRow
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifest import MANIFEST
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gristmill.core.records import TEXT, TEXT_TYPE
 from gristmill.core.seeds import hash_bound, hash_texts
 from gristmill.steps.read import choose_training_files, list_source_files, open_reader, plan_schema
 from gristmill.storage.commit import write_file
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 from gristmill.text.classifiers.linear_model import train_model
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from gristmill.exports.tokens import describe_unpadded, measure_shard
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
 from gristmill.pipeline.jobs.export_result import ExportResult
 from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.token_rows import has_image_references
 from gristmill.storage.locations import measure_file, parse_location
 from gristmill.storage.preallocated import PreallocatedFiles
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context
     from gristmill.exports.layout import ExportFormat, Layout, PlannedFile
     from gristmill.exports.tokens import ShardSize
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
 
 RunTasks = partial[Any]

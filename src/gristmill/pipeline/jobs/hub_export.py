@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.exports.dataset_card import CARD, make_card
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.storage.hub import parse_hub_target
 from gristmill.storage.locations import parse_location
-from gristmill.storage.staging import open_staging_folder
+from gristmill.storage.user_cache.staging import open_staging_folder
 
 if TYPE_CHECKING:
     import os

@@ -34,7 +34,8 @@ from gristmill.pipeline.publishing.report_files import publish_report
 from gristmill.pipeline.work_folder import check_output_folder, check_writable, remove_work_folder, work_path
 from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
-from gristmill.shards.manifest import MANIFEST, MIXED, Manifest, MixedShare, Schema, Shard
+from gristmill.shards.manifests.manifest import MIXED, Manifest
+from gristmill.shards.manifests.stored_files import MANIFEST, MixedShare, Schema, Shard
 from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.locations import parse_location
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from gristmill.order.shares import SourceShare
     from gristmill.pipeline.jobs.mix_inputs import MixSource
     from gristmill.shards.block_index import ShardBlocks
-    from gristmill.shards.manifest import InputFile, LaneIndex
+    from gristmill.shards.manifests.stored_files import InputFile, LaneIndex
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
 

@@ -16,7 +16,7 @@ from gristmill.core.recipe import check_source_name
 from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.shards.manifest import Manifest, Shard, load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.token_rows import LENGTHS, check_rows
 from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.locations import measure_file, parse_location
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.stored_files import Shard
     from gristmill.storage.locations import Location
 
 

@@ -22,7 +22,8 @@ from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, stream_block, stream_header
 from gristmill.shards.block_index import ShardBlocks
 from gristmill.shards.canonical import canonicalize_schema
-from gristmill.shards.manifest import MIXED, MixedShare, Shard, file_key
+from gristmill.shards.manifests.manifest import MIXED
+from gristmill.shards.manifests.stored_files import MixedShare, Shard, file_key
 from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, is_masked, num_tokens, num_trained_tokens
 from gristmill.steps.read import CELL_BYTES
 from gristmill.steps.records.source_column import with_source, with_source_field
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.jobs.mix_inputs import MixSource
     from gristmill.shards.block_index import BlockIndexWriter
-    from gristmill.shards.manifest import InputFile
+    from gristmill.shards.manifests.stored_files import InputFile
     from gristmill.storage.locations import Location
 
 

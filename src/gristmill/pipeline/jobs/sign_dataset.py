@@ -26,7 +26,7 @@ from gristmill.steps.read import (
     with_detected_format,
 )
 from gristmill.storage.commit import write_file
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.options import RunOptions
-    from gristmill.shards.manifest import Manifest, Shard
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifests.stored_files import Shard
     from gristmill.storage.leases.output_lock import HeldOutput
 
 

@@ -14,7 +14,7 @@ from gristmill.steps.read import choose_training_files, list_source_files, open_
 from gristmill.steps.records.record_functions import decode_records
 from gristmill.steps.tokenize import Tokenize
 from gristmill.steps.tokenize.tokenize_chats import to_chat_form
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 from gristmill.text.chats import TemplateReport  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.text.tokenizers import REFERENCE, find_tokenizer, load_engine
 

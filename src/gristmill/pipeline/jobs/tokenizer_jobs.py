@@ -13,8 +13,8 @@ from gristmill.core.seeds import hash_bound, hash_origins
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.steps.read import Read, choose_training_files, file_format, list_source_files, open_reader, plan_schema
 from gristmill.steps.records.columns import require_column
-from gristmill.storage.compression import find_codec
-from gristmill.storage.paths import find_files
+from gristmill.storage.codecs.compression import find_codec
+from gristmill.storage.listing.paths import find_files
 from gristmill.text.tokenizers import find_tokenizer, save_tokenizer, train_bpe
 from gristmill.text.tokenizers.check_tokenizer import check_tokenizer
 from gristmill.text.tokenizers.train import END_OF_TEXT, check_free

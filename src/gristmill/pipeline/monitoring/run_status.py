@@ -8,7 +8,7 @@ import msgspec
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.pipeline.work_folder import STATUS, WORK_FOLDER
-from gristmill.shards.manifest import MANIFEST
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.storage.locations import list_names
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, RECORD, SPLIT
 from gristmill.core.splits import TRAIN
 from gristmill.core.step import GlobalStep, StepPosition
-from gristmill.shards.manifest import MIXED
+from gristmill.shards.manifests.manifest import MIXED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

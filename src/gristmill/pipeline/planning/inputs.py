@@ -20,7 +20,7 @@ from gristmill.steps.read import (
     with_detected_format,
 )
 from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.paths import find_files, list_files
+from gristmill.storage.listing.paths import find_files, list_files
 from gristmill.storage.urls import find_protocol, local_path
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import SourceFile
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read
-    from gristmill.storage.paths import FileListing, ListedFile
+    from gristmill.storage.listing.paths import FileListing, ListedFile
 
 
 @dataclass(frozen=True, slots=True)

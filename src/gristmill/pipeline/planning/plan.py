@@ -36,7 +36,7 @@ from gristmill.steps.pack.pack import Pack
 from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
 from gristmill.storage.locations import StorePath, parse_location
-from gristmill.storage.plan_cache import use_plan_cache
+from gristmill.storage.user_cache.plan_cache import use_plan_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -27,7 +27,7 @@ from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_heade
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.steps.read import encode_json_line, remove_views, remove_views_from_schema
 from gristmill.storage.commit import PendingFile
-from gristmill.storage.remote_files import keep_in_memory
+from gristmill.storage.listing.remote_files import keep_in_memory
 from gristmill.storage.stored_paths import path_below
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gristmill.core.python_records import RecordIterable
     from gristmill.core.recipe import Recipe
     from gristmill.steps.read import Read
+    from gristmill.storage.listing.paths import ListedFile
     from gristmill.storage.locations import Location
-    from gristmill.storage.paths import ListedFile
 
 _SAMPLE_RECORDS = 100
 _ROWS_PER_BATCH = 100

@@ -42,7 +42,7 @@ from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.steps.limit import FirstRecords
 from gristmill.steps.read import needs_scan
-from gristmill.storage.compression import find_codec
+from gristmill.storage.codecs.compression import find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

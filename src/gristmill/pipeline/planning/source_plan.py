@@ -14,7 +14,7 @@ from gristmill.pipeline.planning.packed_list import PackedList
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_into_slices, make_units
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
 from gristmill.steps.records.columns import list_value_columns
-from gristmill.storage.compression import find_codec
+from gristmill.storage.codecs.compression import find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ import xxhash
 from gristmill.core.recipe import AUTO, is_built_in
 from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.read import CELL_BYTES, UnpackedPiece
-from gristmill.storage.compression import find_codec
+from gristmill.storage.codecs.compression import find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -17,7 +17,7 @@ import msgspec
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.pipeline.work_folder import PLUGINS
 from gristmill.runtime.plugins import BARRIER, READER, STEP, find_package_of, find_plugin
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.steps.read import Read, file_format
 from gristmill.steps.read.read import FORMATS
 from gristmill.storage.commit import write_file

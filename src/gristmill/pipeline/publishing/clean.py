@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.publishing import journal
-from gristmill.shards.manifest import MANIFEST
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.storage.leases.output_lock import hold_output
 from gristmill.storage.locations import list_files_below
 from gristmill.storage.lock import LOCK_NAME

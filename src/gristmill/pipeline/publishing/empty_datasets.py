@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
 
 
 def refuse_empty(plan: Plan, books: Mapping[str, Sequence[Account]]) -> None:

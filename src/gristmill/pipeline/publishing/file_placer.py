@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.pipeline.publishing.journal import manifest_paths
-from gristmill.pipeline.stages.receipts import encode_receipt
+from gristmill.pipeline.stages.receipt_log.receipts import encode_receipt
 from gristmill.pipeline.work_folder import is_work_path
-from gristmill.shards.manifest import LaneIndex, Shard, StoredFile
+from gristmill.shards.manifests.stored_files import LaneIndex, Shard, StoredFile
 from gristmill.shards.token_rows import is_masked
-from gristmill.storage.known_files import KnownFiles
+from gristmill.storage.listing.known_files import KnownFiles
 from gristmill.storage.locations import StorePath
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks, SplitFile
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
 
 
 class FilePlacer:

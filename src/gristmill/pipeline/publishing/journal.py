@@ -20,19 +20,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.pipeline.stages.receipt_storage import open_receipts
-from gristmill.pipeline.stages.slice_task import SliceResult
+from gristmill.pipeline.stages.receipt_log.receipt_storage import open_receipts
+from gristmill.pipeline.stages.slices.slice_task import SliceResult
 from gristmill.pipeline.work_folder import JOURNAL, UNIT_RECEIPTS, is_work_path, remove_files, remove_work_folder
-from gristmill.shards.manifest import MANIFEST, Manifest, dump_manifest, load_manifest
+from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.shards.report import REPORT_PAGE, make_derived_files
 from gristmill.storage.commit import PendingFile, make_folder, sync_folder, write_file
-from gristmill.storage.known_files import KnownFiles
+from gristmill.storage.listing.known_files import KnownFiles
 from gristmill.storage.locations import StorePath, list_files_below
 from gristmill.storage.stored_paths import StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.publishing import journal
-from gristmill.shards.manifest import MANIFEST
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.storage.commit import make_folder
 from gristmill.storage.leases.output_lock import hold_output
 

@@ -24,7 +24,8 @@ from gristmill.pipeline.stages.runner import StageResults
 from gristmill.pipeline.stages.stage_context import SourceStage
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.shards.arrow_stream import read_unchecked_batches
-from gristmill.shards.manifest import MIXED, MixedShare
+from gristmill.shards.manifests.manifest import MIXED
+from gristmill.shards.manifests.stored_files import MixedShare
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.read import CELL_BYTES
 from gristmill.storage.stored_paths import path_below
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.outputs.split_files import SplitFile
     from gristmill.pipeline.stages.runner import StageRunner
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.storage.locations import Location
 

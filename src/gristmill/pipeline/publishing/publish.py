@@ -29,10 +29,11 @@ from gristmill.pipeline.publishing.side_files import (
     publish_tokenizer,
     write_empty_shard,
 )
-from gristmill.pipeline.stages.quarantine import ENVIRONMENT_REASONS
+from gristmill.pipeline.stages.slices.quarantine import ENVIRONMENT_REASONS
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
-from gristmill.shards.manifest import MIXED, Deduplicated, InputFile, Manifest, Quarantine, Schema, file_key
+from gristmill.shards.manifests.manifest import MIXED, Manifest
+from gristmill.shards.manifests.stored_files import InputFile, Quarantine, Schema, file_key
 from gristmill.shards.token_rows import CHATS, TOKENS, is_masked
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.pipeline.stages.outputs.split_files import SplitFile
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import (
-        Decontaminated,
+    from gristmill.shards.manifests.step_outcomes import Decontaminated, Deduplicated
+    from gristmill.shards.manifests.stored_files import (
         LaneIndex,
         MixedShare,
         ScoreFile,

@@ -15,7 +15,7 @@ from gristmill.storage.commit import remove_temporaries
 if TYPE_CHECKING:
     from gristmill.engine.tasks import JobUse, Stopwatch
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
 

@@ -11,14 +11,15 @@ import msgspec
 
 from gristmill.core.errors import SourceChangedError
 from gristmill.core.splits import TRAIN
-from gristmill.pipeline.stages.dropped import SAMPLES, join_dropped
 from gristmill.pipeline.stages.outputs.split_files import SplitFile
-from gristmill.pipeline.stages.quarantine import fill_in_path
+from gristmill.pipeline.stages.slices.dropped import SAMPLES, join_dropped
+from gristmill.pipeline.stages.slices.quarantine import fill_in_path
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.arrow_stream import origins_footer, origins_header
 from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder, write_shard
-from gristmill.shards.manifest import MAX_LISTED_SHARDS, ScoreFile, StoredFile, TokenizerIdentity
+from gristmill.shards.manifests.manifest_file import MAX_LISTED_SHARDS
+from gristmill.shards.manifests.stored_files import ScoreFile, StoredFile, TokenizerIdentity
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.files import open_input
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.publishing.file_placer import FilePlacer
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
-    from gristmill.shards.manifest import Shard
+    from gristmill.shards.manifests.stored_files import Shard
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.storage.locations import Location
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 from gristmill.core.books import add_books
 from gristmill.pipeline.stages.outputs.sinks import SinkResult
 from gristmill.pipeline.stages.outputs.split_files import open_stem
-from gristmill.pipeline.stages.quarantine import join_runs
-from gristmill.pipeline.stages.slice_task import SliceResult
+from gristmill.pipeline.stages.slices.quarantine import join_runs
+from gristmill.pipeline.stages.slices.slice_task import SliceResult
 from gristmill.pipeline.stages.stage_context import LoadedContext
 from gristmill.pipeline.stages.stored import StoredInput
-from gristmill.shards.manifest import StoredFile
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from gristmill.engine.tasks import Task
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.join import JoinTask, run_join
 from gristmill.pipeline.stages.runner import StageResults
-from gristmill.pipeline.stages.slice_task import SliceResult
+from gristmill.pipeline.stages.slices.slice_task import SliceResult
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 
 if TYPE_CHECKING:

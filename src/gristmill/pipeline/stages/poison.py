@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.engine.failure import Failure
 from gristmill.engine.tasks import Task
-from gristmill.pipeline.stages.slice_task import PIECE_ROWS, SliceTask, TrialRows
+from gristmill.pipeline.stages.slices.slice_task import PIECE_ROWS, SliceTask, TrialRows
 
 if TYPE_CHECKING:
     from collections.abc import Generator

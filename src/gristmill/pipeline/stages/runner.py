@@ -18,7 +18,7 @@ from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_worker
 from gristmill.engine.tasks import Stopwatch, run_tasks
 from gristmill.pipeline.planning.units import UnitCut, choose_tasks_per_message
 from gristmill.pipeline.stages.poison import find_poison
-from gristmill.pipeline.stages.slice_task import SliceResult
+from gristmill.pipeline.stages.slices.slice_task import SliceResult
 from gristmill.pipeline.stages.stage_context import set_up_worker
 from gristmill.pipeline.stages.unit_task_run import run_measured, run_unit_task
 from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks, list_units
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.options import RunOptions
-    from gristmill.pipeline.stages.receipts import Receipts
+    from gristmill.pipeline.stages.receipt_log.receipts import Receipts
     from gristmill.pipeline.stages.run_status import ProgressWatch
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.unit_tasks import StageUnit

@@ -6,14 +6,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gristmill.pipeline.stages.join import JoinTask, run_join
-from gristmill.pipeline.stages.slice_run import run_slice
+from gristmill.pipeline.stages.slices.slice_run import run_slice
 from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
 
 
 STORE_COUNT = "store:"

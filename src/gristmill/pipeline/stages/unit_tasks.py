@@ -26,7 +26,7 @@ from gristmill.pipeline.planning.units import (
     cut_into_slices,
 )
 from gristmill.pipeline.stages.join import JoinTask, merge_unjoined
-from gristmill.pipeline.stages.slice_task import SliceResult, SliceTask, measure_input
+from gristmill.pipeline.stages.slices.slice_task import SliceResult, SliceTask, measure_input
 from gristmill.pipeline.work_folder import work_path
 from gristmill.storage.locations import StorePath
 

@@ -24,8 +24,8 @@ from gristmill.steps.read import (
     open_for_unpacking,
     read_unpacked_chunks,
 )
+from gristmill.storage.codecs.compression import find_codec
 from gristmill.storage.commit import PendingFile, write_file
-from gristmill.storage.compression import find_codec
 from gristmill.storage.locations import relative_name
 from gristmill.storage.stored_paths import Count, StoredPath, path_below
 

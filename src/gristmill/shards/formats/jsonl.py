@@ -14,7 +14,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.json_text import is_json, to_json_values
 from gristmill.core.json_values import decode_json
 from gristmill.core.records import ORIGIN, RECORD
-from gristmill.storage.compression import compress_frame, decompress, find_codec
+from gristmill.storage.codecs.compression import compress_frame, decompress, find_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gristmill.shards.formats.base import ShardRecord
-    from gristmill.storage.compression import Codec
+    from gristmill.storage.codecs.compression import Codec
 
 _LINE_END = ord("\n")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gristmill.shards.formats.base import ByteSink, Encoder, ShardReader
-    from gristmill.storage.compression import Codec
+    from gristmill.storage.codecs.compression import Codec
 
 COMPRESSIONS: dict[str, tuple[str, ...]] = {
     "jsonl": ("none", "gzip", "zstd", "bz2", "xz", "lz4"),

@@ -21,8 +21,8 @@ import pyarrow as pa
 from gristmill.core.media import EXTENSION_NAME
 from gristmill.core.records import KEY, ORIGIN, RECORD, TEXT
 from gristmill.shards.formats.jsonl import decode_record, to_json_rows
-from gristmill.storage.tar_index import PlainTar, index_tar
-from gristmill.storage.tar_scan import is_origin_key, split_sample_name
+from gristmill.storage.tars.tar_index import PlainTar, index_tar
+from gristmill.storage.tars.tar_scan import is_origin_key, split_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from gristmill.shards.formats.base import ShardRecord
     from gristmill.shards.formats.tar_members import MemberLayout
-    from gristmill.storage.tar_index import TarIndex
-    from gristmill.storage.tar_scan import TarMember
+    from gristmill.storage.tars.tar_index import TarIndex
+    from gristmill.storage.tars.tar_scan import TarMember
 
 BLOCK = 512
 _NAME_BYTES = 100

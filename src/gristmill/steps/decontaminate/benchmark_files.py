@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.storage.compression import decompress, find_codec, strip_codec
+from gristmill.storage.codecs.compression import decompress, find_codec, strip_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
-    from gristmill.storage.compression import Codec
-    from gristmill.storage.paths import ListedFile
+    from gristmill.storage.codecs.compression import Codec
+    from gristmill.storage.listing.paths import ListedFile
 
 MAX_BYTES = 1 << 30
 """The largest benchmark that is read. Larger files are no benchmark: someone has named a corpus."""

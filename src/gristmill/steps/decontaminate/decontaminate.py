@@ -20,7 +20,7 @@ from gristmill.steps.decontaminate.benchmark_files import read_benchmark_file
 from gristmill.steps.decontaminate.items import BenchmarkItem, ItemKeys, make_item
 from gristmill.steps.records.columns import require_column
 from gristmill.steps.records.new_columns import put_new_columns
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

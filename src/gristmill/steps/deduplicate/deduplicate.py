@@ -27,7 +27,7 @@ from gristmill.steps.read import Read, list_source_files, plan_schema, with_dete
 from gristmill.steps.records.columns import require_column
 from gristmill.steps.records.content import require_content
 from gristmill.steps.records.json_records import with_new_value
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 from gristmill.text.shingles import MinHash
 
 if TYPE_CHECKING:

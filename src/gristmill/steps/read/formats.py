@@ -11,7 +11,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.media import FILE_EXTENSIONS
 from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
 from gristmill.steps.read.read import FORMATS, OWN_FORMATS, check_format
-from gristmill.storage.compression import find_codec, strip_codec
+from gristmill.storage.codecs.compression import find_codec, strip_codec
 
 _BY_SUFFIX = {
     ".jsonl": "jsonl",

@@ -38,7 +38,7 @@ from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_
 from gristmill.steps.read.read import FORMATS
 from gristmill.steps.read.tables.media_columns import find_media_members, holds_bytes
 from gristmill.steps.unite.field_types import REST, FieldType, infer_field_types
-from gristmill.storage.compression import find_codec
+from gristmill.storage.codecs.compression import find_codec
 from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:

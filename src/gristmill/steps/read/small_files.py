@@ -26,7 +26,7 @@ from gristmill.steps.read.json_files.json_lines import LINE_END, JsonLinesReader
 from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, DelimitedFile, RawCell, read_unpacked_chunks
 from gristmill.steps.read.source import open_reader
 from gristmill.steps.read.split_column import add_splits
-from gristmill.storage.compression import CorruptStreamError
+from gristmill.storage.codecs.compression import CorruptStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gristmill.steps.read.csv_files.csv_file import CsvFile
     from gristmill.steps.read.read import Read
     from gristmill.steps.read.sample_files.folder import FolderFiles
-    from gristmill.storage.paths import ListedFile
+    from gristmill.storage.listing.paths import ListedFile
 
 
 def with_detected_format(read: Read, listed_files: Sequence[ListedFile]) -> Read:

@@ -9,7 +9,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, TEXT_TYPE
 from gristmill.core.step import LocalStep
-from gristmill.shards.manifest import TokenizerIdentity
+from gristmill.shards.manifests.stored_files import TokenizerIdentity
 from gristmill.shards.tokenizer_snapshot import SnapshotFile, TokenizerSnapshot
 from gristmill.steps.tokenize.kernel import AS_TOKEN, TokenizeKernel, token_schema
 from gristmill.text.tokenizers import EngineChoice, TokenizerFiles, confirm_on_sample, id_type

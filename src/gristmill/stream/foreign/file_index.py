@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from gristmill.core.cache_folders import choose_cache_folder
-from gristmill.shards.manifest import Shard
+from gristmill.shards.manifests.stored_files import Shard
 from gristmill.storage.commit import make_folder, write_file
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.shards.lane_blocks import LaneBlocks
-    from gristmill.shards.manifest import Manifest
-    from gristmill.storage.paths import ListedFile
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.storage.listing.paths import ListedFile
     from gristmill.stream.foreign.table_blocks import TableFile
 
     Arrays = Mapping[str, NDArray[Any]]

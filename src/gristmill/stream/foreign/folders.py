@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.shards.manifest import MANIFEST
+from gristmill.shards.manifests.stored_files import MANIFEST
+from gristmill.storage.listing.paths import find_files
 from gristmill.storage.locations import list_names, parse_location
-from gristmill.storage.paths import find_files
 
 if TYPE_CHECKING:
+    from gristmill.storage.listing.paths import ListedFile
     from gristmill.storage.locations import Location
-    from gristmill.storage.paths import ListedFile
 
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _SPLIT = re.compile(r"\w[\w.-]*")

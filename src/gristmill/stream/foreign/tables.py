@@ -16,11 +16,12 @@ from gristmill.core.errors import UsageError
 from gristmill.core.media import SAMPLES
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.shards.lane_blocks import LaneBlocks
-from gristmill.shards.manifest import Manifest, Schema
+from gristmill.shards.manifests.manifest import Manifest
+from gristmill.shards.manifests.stored_files import Schema
 from gristmill.shards.token_rows import CHATS, TOKENS
+from gristmill.storage.listing.paths import find_files
 from gristmill.storage.locations import parse_location
 from gristmill.storage.mapped_files import open_stream_source
-from gristmill.storage.paths import find_files
 from gristmill.stream.foreign.file_index import (
     ForeignDataset,
     ForeignFile,
@@ -34,7 +35,7 @@ from gristmill.stream.foreign.table_blocks import TableFile, open_parquet, rows_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gristmill.storage.paths import ListedFile
+    from gristmill.storage.listing.paths import ListedFile
     from gristmill.stream.foreign.file_index import Arrays
 
 SOURCE = "tables"

@@ -18,10 +18,11 @@ import xxhash
 from gristmill.core.errors import UsageError
 from gristmill.core.media import SAMPLES
 from gristmill.shards.lane_blocks import LaneBlocks
-from gristmill.shards.manifest import Manifest, Schema
+from gristmill.shards.manifests.manifest import Manifest
+from gristmill.shards.manifests.stored_files import Schema
 from gristmill.storage.files import open_input
-from gristmill.storage.paths import find_files
-from gristmill.storage.tar_scan import TarScan, split_sample_name
+from gristmill.storage.listing.paths import find_files
+from gristmill.storage.tars.tar_scan import TarScan, split_sample_name
 from gristmill.stream.foreign.file_index import (
     ForeignDataset,
     ForeignFile,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.storage.paths import ListedFile
+    from gristmill.storage.listing.paths import ListedFile
     from gristmill.stream.foreign.file_index import Arrays
 
 SOURCE = "tars"

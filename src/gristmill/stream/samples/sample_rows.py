@@ -13,12 +13,12 @@ import numpy as np
 from gristmill.core.errors import DamagedDatasetError, GristmillError, SampleError, UsageError
 from gristmill.core.media import IMAGE_EXTENSIONS, list_image_columns
 from gristmill.core.seeds import derive_key
-from gristmill.stream.collate import INPUT_IDS, Batch, Collate, choose_pad_id, collate, find_width
-from gristmill.stream.kernels import A_FILLED
-from gristmill.stream.row_sources import RowSources
+from gristmill.stream.batches.collate import INPUT_IDS, Batch, Collate, choose_pad_id, collate, find_width
+from gristmill.stream.batches.kernels import A_FILLED
 from gristmill.stream.samples.sample_batch import join_samples, make_blank
 from gristmill.stream.samples.sample_shards import SampleShards
 from gristmill.stream.samples.tokenized import SampleIds, make_addresses
+from gristmill.stream.stored_rows.row_sources import RowSources
 from gristmill.stream.stream_reader import StreamReader
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.storage.block_cache import BlockCache
-    from gristmill.stream.arguments import StreamArguments
-    from gristmill.stream.row_order import RowOrder
-    from gristmill.stream.sources import Lane
+    from gristmill.storage.user_cache.block_cache import BlockCache
+    from gristmill.stream.lanes.arguments import StreamArguments
+    from gristmill.stream.lanes.row_order import RowOrder
+    from gristmill.stream.lanes.sources import Lane
 
 _MAX_ATTEMPTS = 16
 """After this many replacements failed too, the sample fails: then it is not the samples."""

@@ -28,17 +28,17 @@ from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.formats.tar import decode_laid_out
 from gristmill.shards.formats.tar_members import MemberLayout
 from gristmill.storage.locations import parse_location
-from gristmill.storage.tar_scan import TarScan, split_sample_name
-from gristmill.stream.block_reader import BlockReader
-from gristmill.stream.shard_blocks import check_size
+from gristmill.storage.tars.tar_scan import TarScan, split_sample_name
+from gristmill.stream.stored_rows.block_reader import BlockReader
+from gristmill.stream.stored_rows.shard_blocks import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from gristmill.storage.block_cache import BlockCache
-    from gristmill.stream.sources import RowShard
+    from gristmill.storage.user_cache.block_cache import BlockCache
+    from gristmill.stream.lanes.sources import RowShard
 
 _MAX_OPEN = 256
 """The most tars that are open at a time in a process."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.stream.kernels import (
+from gristmill.stream.batches.kernels import (
     A_DOCUMENTS,
     A_FILLED,
     A_ID_BYTES,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.stream.arguments import TokenizeTexts
+    from gristmill.stream.lanes.arguments import TokenizeTexts
     from gristmill.text.tokenizers import Engine
 
 _TEXT_COLUMNS = ("text", "txt", "content")

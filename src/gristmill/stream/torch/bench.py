@@ -12,7 +12,7 @@ from gristmill.stream.torch.loader import TorchLoader
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gristmill.stream.collate import Batch
+    from gristmill.stream.batches.collate import Batch
     from gristmill.stream.stream import Stream
 
 

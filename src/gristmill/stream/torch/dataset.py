@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gristmill.core.errors import NoStateError, UsageError
-from gristmill.stream.arguments import check_ranks
-from gristmill.stream.collate import Batch
+from gristmill.stream.batches.collate import Batch
+from gristmill.stream.lanes.arguments import check_ranks
 from gristmill.stream.torch.epochs import check_epoch, count_epoch_steps, count_pass_steps, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors

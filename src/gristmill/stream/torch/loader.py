@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from gristmill.core.numbers import check_bool, check_whole_number
-from gristmill.stream.arguments import check_ranks
+from gristmill.stream.lanes.arguments import check_ranks
 from gristmill.stream.torch.epochs import check_epoch, count_epoch_steps, count_pass_steps, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
 from gristmill.stream.torch.tensors import as_tensors, make_pinned_array
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gristmill.stream.accounting import Accounting
-    from gristmill.stream.collate import Batch
+    from gristmill.stream.batches.collate import Batch
     from gristmill.stream.stream import Stream
 
 _MAX_AHEAD = 1024

@@ -15,8 +15,8 @@ from gristmill.stream.torch.dataset import TorchDataset
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gristmill.stream.collate import Batch
-    from gristmill.stream.prove import ElasticRun
+    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.examining.prove import ElasticRun
     from gristmill.stream.stream import Stream
 
 

@@ -7,7 +7,7 @@ import os
 import torch.distributed
 
 from gristmill.core.errors import UsageError
-from gristmill.stream.arguments import check_ranks
+from gristmill.stream.lanes.arguments import check_ranks
 
 
 class Ranks:

@@ -18,7 +18,7 @@ from gristmill.stream.torch.wrappers import accelerate_global_batch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gristmill.stream.collate import Batch
+    from gristmill.stream.batches.collate import Batch
     from gristmill.stream.stream import Stream
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gristmill.stream.collate import Batch
+    from gristmill.stream.batches.collate import Batch
 
 
 def as_tensors(batch: Batch) -> Batch:

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from gristmill.core.errors import UsageError
-from gristmill.stream.collate import Batch
+from gristmill.stream.batches.collate import Batch
 from gristmill.stream.torch.tensors import make_pinned_array
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from accelerate import Accelerator
 
-    from gristmill.stream.collate import Batch
+    from gristmill.stream.batches.collate import Batch
     from gristmill.stream.stream import Stream
 
 __all__ = ["AccelerateLoader"]

@@ -16,7 +16,7 @@ from gristmill.stream.torch.loader import TorchLoader
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gristmill.stream.collate import Batch
+    from gristmill.stream.batches.collate import Batch
     from gristmill.stream.stream import Stream
 
 __all__ = ["StreamDataModule"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torchtitan.components.data.loader import BaseDataLoader
 
 from gristmill.core.errors import UsageError
-from gristmill.stream.collate import Collate
+from gristmill.stream.batches.collate import Collate
 from gristmill.stream.stream import Stream
 from gristmill.stream.torch.loader import TorchLoader
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.plan_cache import recall, remember
+from gristmill.storage.user_cache.plan_cache import recall, remember
 from gristmill.text.tokenizers.files import CONFIG
 
 if TYPE_CHECKING:

@@ -229,7 +229,7 @@ def test_what_a_signal_handler_of_the_caller_raises_comes_out(inputs, error, mon
     plan = make_plan(recipe)
     assert plan.placement.is_small_job
     with monkeypatch.context() as patched:
-        patched.setattr("gristmill.pipeline.stages.slice_run._SliceRun.run", interrupt)
+        patched.setattr("gristmill.pipeline.stages.slices.slice_run._SliceRun.run", interrupt)
         with pytest.raises(type(error)):
             gm.run(recipe, progress=False)
     assert num_calls == 1

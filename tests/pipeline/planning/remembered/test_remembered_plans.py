@@ -25,7 +25,7 @@ from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.remembered import columns as columns_module
 from gristmill.pipeline.planning.remembered import keys, trials
 from gristmill.pipeline.planning.sample import SampleOutcome
-from gristmill.storage.plan_cache import choose_plan_cache, use_plan_cache
+from gristmill.storage.user_cache.plan_cache import choose_plan_cache, use_plan_cache
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 

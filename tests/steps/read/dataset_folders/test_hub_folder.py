@@ -9,7 +9,7 @@ import pytest
 from gristmill.core.errors import UsageError
 from gristmill.steps.read.read import Read
 from gristmill.steps.read.source import choose_split_files
-from gristmill.storage.paths import find_files
+from gristmill.storage.listing.paths import find_files
 
 
 def repository(folder, files, card=None):

@@ -16,7 +16,7 @@ from gristmill.core.records import ORIGIN_TYPE, SourceFile
 from gristmill.steps.read import Read, open_reader, plan_schema
 from gristmill.steps.read.json_files.json_elements import ElementScanner
 from gristmill.steps.read.json_files.json_layout import find_elements_in
-from gristmill.storage.compression import compress_frame
+from gristmill.storage.codecs.compression import compress_frame
 
 NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False))
 VALUES = st.recursive(

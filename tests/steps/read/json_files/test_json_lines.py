@@ -18,7 +18,7 @@ from gristmill.core.records import ORIGIN_TYPE, SourceFile
 from gristmill.steps.read import CELL_BYTES, Read, open_reader, plan_schema
 from gristmill.steps.read.json_files.json_lines import JsonLinesReader
 from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile
-from gristmill.storage.compression import compress_frame, decompress
+from gristmill.storage.codecs.compression import compress_frame, decompress
 
 TEXT_ONLY = pa.schema([("origin", ORIGIN_TYPE), ("text", pa.large_string())])
 WITH_RECORD = TEXT_ONLY.append(pa.field("record", pa.large_binary()))

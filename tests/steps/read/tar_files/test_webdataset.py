@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.steps.read import Read, open_reader, plan_schema
-from gristmill.storage.compression import compress_frame
+from gristmill.storage.codecs.compression import compress_frame
 
 TEXT_ONLY = pa.schema([("origin", ORIGIN_TYPE), ("text", pa.large_string())])
 

@@ -26,7 +26,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import read_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import stored_path, work_path
-from gristmill.shards.manifest import BenchmarkCheck, Decontaminated
+from gristmill.shards.manifests.step_outcomes import BenchmarkCheck, Decontaminated
 from gristmill.steps.decontaminate.item_index import HIT, build_index
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.slice_task import SliceResult
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
+    from gristmill.shards.manifests.stored_files import StoredFile
     from gristmill.steps.decontaminate.decontaminate import ResolvedDecontaminate
     from gristmill.steps.decontaminate.item_index import ItemIndex
 

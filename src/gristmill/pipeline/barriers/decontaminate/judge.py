@@ -12,11 +12,11 @@ import numpy as np
 from gristmill.core.records import ORIGIN, TEXT
 from gristmill.core.seeds import hash_origins
 from gristmill.pipeline.barriers.deduplicate.record_files import RecordWriter, read_records
-from gristmill.pipeline.stages.dropped import SAMPLES, LowestHashSamples
 from gristmill.pipeline.stages.outputs.split_files import open_stem
+from gristmill.pipeline.stages.slices.dropped import SAMPLES, LowestHashSamples
 from gristmill.pipeline.stages.stage_context import StageContext
 from gristmill.pipeline.work_folder import work_path
-from gristmill.shards.manifest import StoredFile
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.steps.decontaminate.item_index import HIT
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.stored_paths import Count  # noqa: TC001  (msgspec looks at the types of fields)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.outputs.split_files import Annotation
-    from gristmill.pipeline.stages.slice_task import SliceResult
+    from gristmill.pipeline.stages.slices.slice_task import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.pipeline.stages.unit_tasks import StageUnit
 

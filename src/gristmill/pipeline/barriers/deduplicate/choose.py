@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext, PartitionTask
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.shards.manifests.stored_files import StoredFile
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
 

@@ -25,7 +25,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     scatter_records,
     write_records,
 )
-from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.similarity import classify_pairs, compare_sketches
 from gristmill.storage.stored_paths import Count  # noqa: TC001  (msgspec looks at the types of fields)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.barriers.deduplicate.documents import Documents
     from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.shards.manifests.stored_files import StoredFile
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext, PartitionTask
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.shards.manifests.stored_files import StoredFile
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
 SHINGLE = np.dtype("<u8")

@@ -25,7 +25,8 @@ from gristmill.pipeline.barriers.deduplicate.removal_lists import (
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.shards.formats.shard_format import ShardFormat, write_shard
-from gristmill.shards.manifest import Deduplicated, DuplicateCluster, InputFile, StoredFile, file_key
+from gristmill.shards.manifests.step_outcomes import Deduplicated, DuplicateCluster
+from gristmill.shards.manifests.stored_files import InputFile, StoredFile, file_key
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE, NEAR_DUPLICATE, DeduplicateAgainst
 from gristmill.storage.commit import PendingFile
 

@@ -31,7 +31,7 @@ from gristmill.pipeline.stages.stored import ShardInput
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import stored_path
 from gristmill.shards.kept_signatures import SIGNATURES, KeptShard, load_kept_signatures
-from gristmill.shards.manifest import load_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.steps.deduplicate.deduplicate import AGAINST
 from gristmill.steps.read import plan_schema
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.barriers.deduplicate.contexts import PartitionTask
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.shards.manifests.stored_files import StoredFile
 
 
 _BYTES_PER_EDGE = 256

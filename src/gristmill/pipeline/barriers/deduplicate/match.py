@@ -24,7 +24,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     scatter_records,
     write_records,
 )
-from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.candidates import ALL_PAIRS, KeyGroups, find_candidate_pairs, group_by_key
 from gristmill.steps.deduplicate.digests import find_copies
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.shards.manifests.stored_files import StoredFile
 
 _MAX_PIECES = 10**6
 """The pieces of all streams together, wherever they are."""

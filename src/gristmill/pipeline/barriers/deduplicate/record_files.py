@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from gristmill.core.seeds import find_ranges
-from gristmill.shards.manifest import StoredFile
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.steps.deduplicate.partitions import sort_by_partition
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.mapped_files import map_array, read_array

@@ -16,7 +16,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     write_records,
 )
 from gristmill.pipeline.barriers.deduplicate.removal_lists import COUNT, REMOVAL
-from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

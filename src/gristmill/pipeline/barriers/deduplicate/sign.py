@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.barriers.deduplicate.contexts import SignContext
     from gristmill.pipeline.stages.stored import StoredInput
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.shards.manifests.stored_files import StoredFile
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
 NUM_RANGES = 1 << 10

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.stages.stored import StoredInput
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.shards.manifests.stored_files import StoredFile
     from gristmill.steps.deduplicate.deduplicate import DeduplicatePieces
     from gristmill.storage.locations import Location
 

@@ -14,7 +14,7 @@ from gristmill.core.seeds import find_ranges
 from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile, PartitionWriter, RecordWriter
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
-from gristmill.shards.manifest import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.pieces import COLUMN, PIECE, hash_pieces
 from gristmill.storage.mapped_files import read_array
 from gristmill.storage.stored_paths import Count  # noqa: TC001  (msgspec looks at the types of fields)

@@ -15,7 +15,7 @@ from gristmill.core.quantities import format_bytes
 from gristmill.core.recipe import runs_user_code
 from gristmill.pipeline.work_folder import has_in_process_marker
 from gristmill.steps.read import Read, file_format
-from gristmill.storage.compression import find_codec
+from gristmill.storage.codecs.compression import find_codec
 from gristmill.storage.locations import StorePath
 from gristmill.storage.urls import find_protocol
 

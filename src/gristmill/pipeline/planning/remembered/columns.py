@@ -12,7 +12,7 @@ import pyarrow as pa
 from gristmill.core.records import RECORD, TEXT
 from gristmill.pipeline.planning.sample import explain_no_records
 from gristmill.steps.unite.field_types import FieldType
-from gristmill.storage.plan_cache import recall, remember
+from gristmill.storage.user_cache.plan_cache import recall, remember
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

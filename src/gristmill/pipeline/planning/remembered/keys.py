@@ -19,8 +19,8 @@ from gristmill.core.step import UserCode
 from gristmill.runtime.function import Function
 from gristmill.steps.read import file_format
 from gristmill.steps.read.read import FORMATS
-from gristmill.storage.plan_cache import can_remember
 from gristmill.storage.urls import OBJECT_STORES, find_protocol
+from gristmill.storage.user_cache.plan_cache import can_remember
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

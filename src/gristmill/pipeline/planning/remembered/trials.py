@@ -14,7 +14,7 @@ from gristmill.pipeline.planning.remembered.columns import pack_schema
 from gristmill.pipeline.planning.remembered.keys import describe_steps
 from gristmill.pipeline.planning.sample import SampleOutcome, try_sample
 from gristmill.runtime.kernels import find_cache_folder
-from gristmill.storage.plan_cache import recall, remember
+from gristmill.storage.user_cache.plan_cache import recall, remember
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

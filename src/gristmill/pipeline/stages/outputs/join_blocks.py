@@ -16,7 +16,7 @@ import pyarrow as pa
 from gristmill.pipeline.stages.outputs.split_files import ORIGINS_SUFFIX, SplitFile
 from gristmill.shards.arrow_stream import origins_footer, origins_header
 from gristmill.shards.block_index import decode_costs, encode_costs
-from gristmill.shards.manifest import StoredFile
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.stored_paths import path_below
 

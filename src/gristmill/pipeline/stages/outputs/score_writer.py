@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.core.records import ORIGIN
 from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks
 from gristmill.shards.canonical import canonicalize_array, canonicalize_batch, pack_bits
-from gristmill.shards.manifest import StoredFile
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.shards.score_file import (
     LANGUAGE,
     ScoredStep,

@@ -20,7 +20,7 @@ from gristmill.core.splits import TRAIN
 from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
 from gristmill.shards.block_index import ShardBlocks, decode_costs, encode_costs
 from gristmill.shards.formats.base import KeyedEncoder, SampleEncoder, has_sample_sizes
-from gristmill.shards.manifest import StoredFile
+from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.leases.output_lock import is_lease_epoch

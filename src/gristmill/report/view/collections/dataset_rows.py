@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gristmill.report.view.rows import StepOrder
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import Shard
+    from gristmill.shards.manifests.stored_files import Shard
 
 _MAX_TOKENS = 16_384
 """Tokens of a row that are shown."""

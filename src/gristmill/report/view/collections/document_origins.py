@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.shards.dataset import Dataset, Origin
-    from gristmill.shards.manifest import Shard
+    from gristmill.shards.manifests.stored_files import Shard
 
 _STRIDES = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
 

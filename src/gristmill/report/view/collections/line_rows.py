@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gristmill.report.view.rows import RowBlock
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifest import StoredFile
+    from gristmill.shards.manifests.stored_files import StoredFile
 
 _MAX_LINES = 5000
 _HIDDEN = {"place", "source", "file", "position", "part", "step", "reason", "record", "before", "after"}

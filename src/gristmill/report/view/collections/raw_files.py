@@ -17,17 +17,17 @@ import pyarrow as pa
 from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.json_values import decode_json
 from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.storage.compression import decompress, find_codec
+from gristmill.storage.codecs.compression import decompress, find_codec
 from gristmill.storage.files import open_input
 from gristmill.storage.mapped_files import open_stream_source
-from gristmill.storage.tar_index import index_tar
-from gristmill.storage.tar_scan import read_content, split_sample_name
+from gristmill.storage.tars.tar_index import index_tar
+from gristmill.storage.tars.tar_scan import read_content, split_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gristmill.storage.tar_index import TarIndex
+    from gristmill.storage.tars.tar_index import TarIndex
 
 MAX_RECORD_BYTES = 64 << 20
 _PIECE = 1 << 20

@@ -19,7 +19,7 @@ from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.steps.read.cells import CELL_BYTES
 from gristmill.steps.read.csv_files.csv_rows import IN_QUOTES, WITH_QUOTES, Dialect, RowScanner, unquote_field
 from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
-from gristmill.storage.compression import strip_codec
+from gristmill.storage.codecs.compression import strip_codec
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable

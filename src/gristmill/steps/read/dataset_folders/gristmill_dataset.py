@@ -16,7 +16,8 @@ import msgspec
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.media import SAMPLES, find_member
-from gristmill.shards.manifest import MANIFEST, Manifest, StoredFile, load_manifest, parse_manifest
+from gristmill.shards.manifests.manifest_file import load_manifest, parse_manifest
+from gristmill.shards.manifests.stored_files import MANIFEST, StoredFile
 from gristmill.shards.token_rows import KINDS
 from gristmill.shards.tokenizer_snapshot import SnapshotFile, TokenizerSnapshot
 from gristmill.storage.checksums import compute_file_checksum
@@ -26,7 +27,8 @@ from gristmill.storage.urls import find_protocol, local_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gristmill.storage.paths import ListedFile
+    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.storage.listing.paths import ListedFile
 
 _BEGINNING = re.compile(rb'\s*\{\s*"format_version"\s*:\s*\d+\s*,\s*"kind"\s*:')
 _BEGINNING_BYTES = 200

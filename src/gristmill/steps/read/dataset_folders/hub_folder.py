@@ -19,13 +19,13 @@ from gristmill.core.names import check_choice
 from gristmill.core.splits import TRAIN
 from gristmill.steps.read.formats import file_format, has_known_format
 from gristmill.storage.files import open_input
-from gristmill.storage.patterns import PathPattern, is_wild
+from gristmill.storage.listing.patterns import PathPattern, is_wild
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gristmill.steps.read.read import Read
-    from gristmill.storage.paths import ListedFile
+    from gristmill.storage.listing.paths import ListedFile
 
 _CARD = "README.md"
 _MAX_CARD_BYTES = 4 << 20

@@ -19,7 +19,7 @@ from gristmill.storage.stored_paths import StoredName, StoredPath  # noqa: TC001
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gristmill.storage.paths import ListedFile
+    from gristmill.storage.listing.paths import ListedFile
 
 _Described = TypeVar("_Described", bound=msgspec.Struct)
 _STATE = "state.json"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from gristmill.core.records import QuarantinedRecord
 from gristmill.steps.read.cells import CELL_BYTES, StreamDamage, UnpackedPiece
 from gristmill.steps.read.raw_cells.cell_cutter import READ_BYTES, CellCutter, ChunkStream, find_safe_start
-from gristmill.storage.compression import decompress, find_codec
+from gristmill.storage.codecs.compression import decompress, find_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gristmill.core.records import SourceFile
-    from gristmill.storage.paths import ListedFile
+    from gristmill.storage.listing.paths import ListedFile
 
 TABLE = "*table"
 """The extension of the table of a folder among the side files of a sample."""

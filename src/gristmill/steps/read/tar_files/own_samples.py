@@ -11,9 +11,10 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import CARRIES_ALL, KEY, ORIGIN, OTHER_FIELDS, TEXT
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.formats.tar_members import build_sample_columns
-from gristmill.shards.manifest import MANIFEST, parse_manifest
+from gristmill.shards.manifests.manifest_file import parse_manifest
+from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.storage.files import open_input
-from gristmill.storage.tar_scan import is_origin_key
+from gristmill.storage.tars.tar_scan import is_origin_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gristmill.core.records import KEY, TEXT, QuarantinedRecord
 from gristmill.steps.records.json_records import with_new_value
-from gristmill.storage.tar_scan import BLOCK, is_origin_key, split_sample_name
+from gristmill.storage.tars.tar_scan import BLOCK, is_origin_key, split_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gristmill.steps.read.read import Read
-    from gristmill.storage.tar_scan import TarMember
+    from gristmill.storage.tars.tar_scan import TarMember
 
     Member = TarInfo | TarMember
 

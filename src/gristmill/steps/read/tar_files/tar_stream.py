@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.steps.read.cells import StreamDamage
-from gristmill.storage.tar_scan import TAR_FAULTS, check_size, make_checked_header
+from gristmill.storage.tars.tar_scan import TAR_FAULTS, check_size, make_checked_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -48,18 +48,18 @@ from gristmill.steps.read.tar_files.tar_samples import (
 )
 from gristmill.steps.read.tar_files.tar_stream import TarStream
 from gristmill.steps.records.json_records import with_text
-from gristmill.storage.compression import find_codec
+from gristmill.storage.codecs.compression import find_codec
 from gristmill.storage.files import open_input
-from gristmill.storage.tar_index import PlainTar, TarIndexBuilder, load_tar_index
-from gristmill.storage.tar_scan import TarScan
+from gristmill.storage.tars.tar_index import PlainTar, TarIndexBuilder, load_tar_index
+from gristmill.storage.tars.tar_scan import TarScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.read import Read
-    from gristmill.storage.tar_index import TarIndex
-    from gristmill.storage.tar_scan import TarMember
+    from gristmill.storage.tars.tar_index import TarIndex
+    from gristmill.storage.tars.tar_scan import TarMember
 
 
 class WebDatasetReader:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.steps.read.web_archives.warc_records import parse_headers
-from gristmill.storage.compression import decompress
+from gristmill.storage.codecs.compression import decompress
 
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)

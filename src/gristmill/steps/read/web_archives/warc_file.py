@@ -27,7 +27,7 @@ from gristmill.steps.read.web_archives.warc_records import (
     WarcRecord,
     read_records,
 )
-from gristmill.storage.compression import find_codec
+from gristmill.storage.codecs.compression import find_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Commands that look at finished datasets, or write them in another form."""

@@ -1,0 +1,1 @@
+"""Commands for what a training needs: streams, tokenizers, chat templates, classifiers."""

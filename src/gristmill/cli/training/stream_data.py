@@ -1,0 +1,143 @@
+"""The arguments of commands that stream datasets: one or several by name, and their order, as in training."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gristmill.cli.options import Choice, Size
+from gristmill.core.errors import UsageError
+from gristmill.stream import Collate, Stream
+from gristmill.stream.lanes.arguments import DEFAULT_CACHE_BYTES
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class MixtureParam(click.ParamType[dict[str, float]]):
+    """The weights of sources, as `web=0.7,code=0.3`."""
+
+    name = "weights"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
+        """Parse weights such as `web=0.7,code=0.3`."""
+        if isinstance(value, dict):
+            return value
+        try:
+            pairs = [part.rsplit("=", 1) for part in str(value).split(",")]
+            weights = {name: float(weight) for name, weight in pairs}
+        except ValueError:
+            self.fail(f"{value!r} is not a mixture: write web=0.7,code=0.3", param, ctx)
+        if len(weights) < len(pairs):
+            self.fail(f"{value!r} names a source twice", param, ctx)
+        return weights
+
+
+def stream_arguments(function: F) -> F:
+    """Add OUT and the options of a stream. The command gets `open_stream(state, collate)` as its first argument.
+
+    If weights or seed are not on the command line, they are taken from the state.
+    """
+
+    @wraps(function)
+    def command(
+        out: tuple[str, ...],
+        mixture: dict[str, float] | None,
+        weights_in: str,
+        split: str | None,
+        sources: str | None,
+        seed: int | None,
+        epochs: float | None,
+        rows_per_epoch: int | None,
+        shuffle_blocks: int | None,
+        cache: str | None,
+        cache_bytes: int,
+        *,
+        shuffle: bool,
+        balance: bool,
+        **rest: Any,
+    ) -> Any:
+        def open_stream(
+            state: Mapping[str, Any] | None = None, collate: Collate | None = None, **changes: Any
+        ) -> Stream:
+            data, saved = parse_datasets(out), state or {}
+            has_weights = isinstance(data, dict) and any(isinstance(entry, tuple) for entry in data.values())
+            options: dict[str, Any] = {
+                "mixture": saved.get("phases") if mixture is None and not has_weights else mixture,
+                "weights_in": weights_in,
+                "split": split,
+                "sources": None if sources is None else sources.split(","),
+                "seed": saved.get("seed", 0) if seed is None else seed,
+                "shuffle": {"blocks": shuffle_blocks} if shuffle_blocks else shuffle,
+                "cache": cache,
+                "cache_bytes": cache_bytes,
+                "epochs": epochs,
+                "rows_per_epoch": rows_per_epoch,
+                "balance": balance,
+                "collate": collate,
+            }
+            stream = Stream(data, **{**options, **changes})
+            if state is not None:
+                stream.load_state_dict(state)
+            return stream
+
+        return function(open_stream, **rest)
+
+    for option in (
+        click.option(
+            "--cache-bytes",
+            type=Size(),
+            default=DEFAULT_CACHE_BYTES,
+            help="Size of the cache for a dataset on a store, such as 500GB. Default: 64 GiB.",
+        ),
+        click.option("--cache", help="Local folder of that cache. Default: in your cache folder."),
+        click.option(
+            "--shuffle-blocks",
+            type=click.IntRange(min=1),
+            help="Shuffle blocks, and the rows of this many of them together. Default: all rows.",
+        ),
+        click.option(
+            "--no-shuffle",
+            "shuffle",
+            flag_value=False,
+            default=True,
+            help="Read each source in the order of its records.",
+        ),
+        click.option("--balance", is_flag=True, help="Deal rows to ranks by attention cost, as in training."),
+        click.option("--rows-per-epoch", type=click.IntRange(min=1), help="Rows of an epoch, as in training."),
+        click.option("--epochs", type=float, help="Number of epochs, as in training. Default: endless."),
+        click.option("--seed", type=int, help="Seed of the order, as in training. Default: 0."),
+        click.option("--sources", help="Read only these sources: web,code."),
+        click.option("--split", help="Split to read. Default: train."),
+        click.option(
+            "--weights-in",
+            type=Choice(("rows", "tokens")),
+            default="rows",
+            show_default=True,
+            help="Unit of the weights.",
+        ),
+        click.option(
+            "--mixture", type=MixtureParam(), help="Weights: web=0.7,code=0.3. Default: those of the dataset."
+        ),
+        click.argument("out", nargs=-1, required=True, metavar="OUT…"),
+    ):
+        command = option(command)
+    return command  # type: ignore[return-value]
+
+
+def parse_datasets(words: Sequence[str]) -> Any:
+    """Parse the datasets as `Stream` takes them: a folder, or folders by name, with weights or without."""
+    if len(words) == 1 and ("=" not in words[0] or Path(words[0]).exists()):
+        return words[0]
+    datasets: dict[str, str | tuple[str, float]] = {}
+    for text in words:
+        parts = re.fullmatch(r"([\w.-]+)=(.+?)(?::(\d+(?:\.\d*)?|\.\d+))?", text)
+        if not parts:
+            raise UsageError(f"{text!r} is not a dataset with a name", help="write web=out/web:0.7 code=out/code:0.3")
+        name, folder, weight = parts.groups()
+        if name in datasets:
+            raise UsageError(f"two datasets are called {name}", help="give them different names")
+        datasets[name] = folder if weight is None else (folder, float(weight))
+    return datasets

@@ -1,0 +1,1 @@
+"""The receipts of a run: what is done, on the disk and on a store."""

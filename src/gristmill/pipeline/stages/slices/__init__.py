@@ -1,0 +1,1 @@
+"""One slice of a unit: its task, reading it, running it, and what is set apart on the way."""

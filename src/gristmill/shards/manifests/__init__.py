@@ -1,0 +1,1 @@
+"""The manifest of a dataset: its parts, the whole, and its file."""

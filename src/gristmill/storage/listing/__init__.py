@@ -1,0 +1,1 @@
+"""Which files there are: patterns, local folders, remote ones."""

@@ -1,0 +1,1 @@
+"""Tars: where their members are."""

@@ -1,0 +1,1 @@
+"""From rows in memory to the arrays of a batch."""

@@ -1,0 +1,1 @@
+"""Questions about a stream: its speed, its resume, its balance, what it will read."""

@@ -1,0 +1,1 @@
+"""Stored rows: where each is, in mapped shards or behind a cache of blocks."""
