@@ -115,6 +115,7 @@ DOCUMENT_STAGES = {
     "CopyPairs",
     "HiddenDocuments",
     "CandidatePairs",
+    "CarriedPairs",
     "ComparedPairs",
     "LinkedDocuments",
     "DealtMembers",
