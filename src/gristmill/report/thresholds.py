@@ -9,50 +9,78 @@ from __future__ import annotations
 
 import base64
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gristmill.core.errors import DamagedDatasetError
 from gristmill.report.model import RuleCurve, StepCurves
-from gristmill.shards.score_file import ScoreTable
+from gristmill.shards.score_file import ScoreColumns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from gristmill.core.scores import ThresholdRule
     from gristmill.shards.dataset import Dataset
+    from gristmill.shards.manifests.stored_files import ScoreFile
     from gristmill.shards.score_file import ScoredStep
 
 _NUM_THREADS = 2
+_NUM_COLUMNS = 4
+"""Scores that a thread holds at a time. Their memory is used again: new pages cost more than all that is computed."""
 _POSITIONS = 101
 _MAX_SAMPLE = 50_000
 _SAMPLE_BYTES = 300_000
 """The samples of all steps together have at most about this many bytes in the page, before base64."""
 _MAX_ROWS = 20_000_000
-"""Files of more rows than this are not read: a table takes about 200 bytes a row."""
+"""Files of more rows than this are not read: columns take 64 bytes a row."""
 
 
 def find_curves(dataset: Dataset) -> list[StepCurves]:
     """Find, for each step that compares scores, what its rules would keep at other thresholds, over all sources."""
     files = [file for file in dataset.manifest.scores if file.rows]
-    if sum(file.rows for file in files) > _MAX_ROWS:
+    num_rows = sum(file.rows for file in files)
+    if num_rows > _MAX_ROWS:
         return []
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:  # the workers of the run are idle by now
-        tables = list(pool.map(lambda file: ScoreTable(dataset.folder, file), files))
-        return _find_table_curves(tables, pool)
-
-
-def _find_table_curves(tables: list[ScoreTable], pool: ThreadPoolExecutor) -> list[StepCurves]:
-    steps: dict[str, tuple[ScoredStep, list[tuple[ScoreTable, ScoredStep]]]] = {}
-    for table in tables:
-        for step in table.layout.steps:
+    steps: dict[str, tuple[ScoredStep, list[_Part]]] = {}
+    for file in files:
+        columns = ScoreColumns(dataset.folder, file)
+        for step in columns.layout.steps:
             first, parts = steps.setdefault(step.prefix, (step, []))
             if first.rules == step.rules:  # a source may have a step of its own with other thresholds
-                parts.append((table, step))
+                parts.append(_Part(columns, step, _find_judged_rows(columns, step, file)))
     num_rules = sum(len(_list_rules(step)) for step, _ in steps.values())
     max_sample = min(_MAX_SAMPLE, _SAMPLE_BYTES // max(1, num_rules))
-    curves = [_make_curves(name, step, parts, max_sample, pool) for name, (step, parts) in steps.items()]
+    memory: SimpleQueue[NDArray[np.float64]] = SimpleQueue()
+    for _ in range(_NUM_THREADS):
+        memory.put(np.empty((_NUM_COLUMNS, num_rows)))
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:  # the workers of the run are idle by now
+        curves = [_make_curves(name, step, parts, max_sample, pool, memory) for name, (step, parts) in steps.items()]
     return [curve for curve in curves if curve is not None]
+
+
+class _Part(NamedTuple):
+    """The scores of a step in one file."""
+
+    columns: ScoreColumns
+    step: ScoredStep
+    is_judged: NDArray[np.bool_]
+    """For each row whether thresholds decide about it."""
+
+    def read_scores(self, scores: Sequence[str], to: NDArray[np.float64]) -> int:
+        """Read scores of all judged rows, a line of the array for each; return the number of rows."""
+        row = end = 0
+        for block in self.columns.blocks(map(self.step.column, scores)):
+            judged = np.flatnonzero(self.is_judged[row : row + block.num_rows])
+            row, start = row + block.num_rows, end
+            end += len(judged)
+            for line, score in zip(to, scores, strict=False):
+                values = block.column(self.step.column(score)).to_numpy(zero_copy_only=False)
+                line[start:end] = values if len(judged) == len(values) else values[judged]
+        return end
 
 
 def _list_rules(step: ScoredStep) -> list[ThresholdRule]:
@@ -60,24 +88,42 @@ def _list_rules(step: ScoredStep) -> list[ThresholdRule]:
 
 
 def _make_curves(
-    name: str, step: ScoredStep, parts: list[tuple[ScoreTable, ScoredStep]], max_sample: int, pool: ThreadPoolExecutor
+    name: str,
+    step: ScoredStep,
+    parts: list[_Part],
+    max_sample: int,
+    pool: ThreadPoolExecutor,
+    memory: SimpleQueue[NDArray[np.float64]],
 ) -> StepCurves | None:
     rules = _list_rules(step)
-    masks = [_find_judged_rows(table, part) for table, part in parts]
-    num_documents = sum(int(mask.sum()) for mask in masks)
+    num_documents = sum(int(part.is_judged.sum()) for part in parts)
     if not rules or not num_documents:
         return None
     # Every n-th document of those that reach the step, in the order of the files: the same for the same dataset.
     chosen = np.linspace(0, num_documents - 1, min(max_sample, num_documents)).astype(np.int64)
 
-    def make_curve(rule: ThresholdRule) -> tuple[RuleCurve, NDArray[np.integer[Any]]]:
-        values = np.concatenate(
-            [table.values(part, rule.score)[mask] for (table, part), mask in zip(parts, masks, strict=True)]
-        ).astype(np.float64)
-        curve = _make_curve(rule, values)
-        return curve, _find_passed(rule, np.array(curve.thresholds), values[chosen])
+    def make_curves(scores: list[str]) -> dict[str, tuple[RuleCurve, NDArray[np.integer[Any]]]]:
+        columns = memory.get()
+        try:
+            end = 0
+            for part in parts:
+                end += part.read_scores(scores, columns[:, end:])
+            made = {}
+            for score, values in zip(scores, columns[:, :end], strict=False):
+                sample = values[chosen]
+                values.sort()
+                for rule in rules:
+                    if rule.score == score:
+                        curve = _make_curve(rule, values)
+                        made[rule.name] = curve, _find_passed(rule, np.array(curve.thresholds), sample)
+            return made
+        finally:
+            memory.put(columns)
 
-    curves, columns = zip(*pool.map(make_curve, rules), strict=True)
+    scores = list(dict.fromkeys(rule.score for rule in rules))
+    groups = [scores[first : first + _NUM_COLUMNS] for first in range(0, len(scores), _NUM_COLUMNS)]
+    made = {rule: of_rule for group in pool.map(make_curves, groups) for rule, of_rule in group.items()}
+    curves, columns = zip(*(made[rule.name] for rule in rules), strict=True)
     sample = np.stack(columns, axis=1).astype(np.uint8)
     return StepCurves(
         step=name,
@@ -88,26 +134,29 @@ def _make_curves(
     )
 
 
-def _find_judged_rows(table: ScoreTable, step: ScoredStep) -> NDArray[np.bool_]:
+def _find_judged_rows(columns: ScoreColumns, step: ScoredStep, file: ScoreFile) -> NDArray[np.bool_]:
     """Find the rows that thresholds decide about: they reached the step, and were not dropped for anything else."""
     named = {rule.reason for rule in step.rules}
-    column = table.table.column(step.column("reason"))
-    codes: NDArray[Any] = column.fill_null(255).to_numpy()
     fixed = [number + 1 for number, reason in enumerate(step.reasons) if reason not in named]
-    mask: NDArray[np.bool_] = table.has_reached(step) & ~np.isin(codes, fixed)
+    names = [step.column("reason"), *([step.column("table")] if step.languages else [])]
+    rows = columns.read(names)
+    reasons = rows.column(names[0])
+    is_judged: NDArray[np.bool_] = reasons.is_valid().to_numpy()
+    is_judged &= ~np.isin(reasons.fill_null(255).to_numpy(), fixed)
     if step.languages:  # those languages have thresholds of their own
-        mask &= table.table.column(step.column("table")).fill_null(0).to_numpy() == 0
-    return mask
+        is_judged &= rows.column(names[1]).fill_null(0).to_numpy() == 0
+    if len(is_judged) != file.rows:
+        raise DamagedDatasetError(f"{file.path} holds {len(is_judged)} rows, but the manifest says {file.rows}")
+    return is_judged
 
 
-def _make_curve(rule: ThresholdRule, values: NDArray[np.float64]) -> RuleCurve:
+def _make_curve(rule: ThresholdRule, ordered: NDArray[np.float64]) -> RuleCurve:
     threshold = rule.thresholds[0]
     assert threshold is not None
-    ordered = np.sort(values)
-    spread = ordered[np.floor((len(values) - 1) * np.linspace(0, 1, _POSITIONS - 1)).astype(np.int64)]
+    spread = ordered[np.floor((len(ordered) - 1) * np.linspace(0, 1, _POSITIONS - 1)).astype(np.int64)]
     thresholds = np.unique(np.append(spread, threshold))
     if is_minimum(rule.name):
-        kept_counts = len(values) - np.searchsorted(ordered, thresholds, side="left")
+        kept_counts = len(ordered) - np.searchsorted(ordered, thresholds, side="left")
     else:
         kept_counts = np.searchsorted(ordered, thresholds, side="right")
     return RuleCurve(

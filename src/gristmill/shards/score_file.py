@@ -17,6 +17,7 @@ Cost: about 70 bytes a document with 26 scores.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.stored_paths import decode_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -174,6 +175,52 @@ def add_histograms(counts: Iterable[Mapping[str, Sequence[tuple[int, int]]]]) ->
     return {name: sorted(bins.items()) for name, bins in total.items()}
 
 
+class ScoreColumns:
+    """The columns of one score file, of which a few are read at a time, block by block."""
+
+    def __init__(self, folder: Location, file: ScoreFile) -> None:
+        """Check the file.
+
+        Raises:
+            DamagedDatasetError: It is not the file that the manifest describes.
+        """
+        self._path = path = file.copy_below(folder)
+        with self._name_damage():
+            if compute_file_checksum(path) != file.xxh3:
+                raise DamagedDatasetError(f"{path} has changed since the run", help="run the recipe again")
+            with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+                content = (stream.schema.metadata or {}).get(METADATA_KEY, b"")
+                self.layout = decode_stored(content, ScoreLayout, path)
+                if stream.schema != self.layout.schema():
+                    raise DamagedDatasetError(f"{path} has other columns than its layout")
+
+    def blocks(self, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """Read these columns of all rows."""
+        names_in_file = [field.name for field in self.layout.schema()]
+        fields = [names_in_file.index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)  # blocks are small
+        with (
+            self._name_damage(),
+            pa.memory_map(str(self._path)) as mapped,
+            pa.ipc.open_stream(mapped, options=options) as stream,
+        ):
+            for block in stream:
+                block.validate(full=True)
+                yield block
+
+    def read(self, names: Sequence[str]) -> pa.Table:
+        """Read these columns of all rows, in the order of the file."""
+        schema = pa.schema([field for field in self.layout.schema() if field.name in names])
+        return pa.Table.from_batches(self.blocks(names), schema)
+
+    @contextmanager
+    def _name_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedDatasetError(f"{self._path} cannot be read: {error}", help="run the recipe again") from error
+
+
 class ScoreTable:
     """The content of one score file, all in memory: about 200 bytes a document for the filters of FineWeb."""
 
@@ -184,20 +231,11 @@ class ScoreTable:
             DamagedDatasetError: It is not the file that the manifest describes.
         """
         self.source, self.stage = file.source, file.stage
-        path = file.copy_below(folder)
-        try:
-            if compute_file_checksum(path) != file.xxh3:
-                raise DamagedDatasetError(f"{path} has changed since the run", help="run the recipe again")
-            with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-                content = (stream.schema.metadata or {}).get(METADATA_KEY, b"")
-                self.layout = decode_stored(content, ScoreLayout, path)
-                if stream.schema != self.layout.schema():
-                    raise DamagedDatasetError(f"{path} has other columns than its layout")
-                self.table = stream.read_all()
-                self.table.validate(full=True)
-        except (pa.ArrowException, OSError) as error:
-            raise DamagedDatasetError(f"{path} cannot be read: {error}", help="run the recipe again") from error
+        columns = ScoreColumns(folder, file)
+        self.layout = columns.layout
+        self.table = columns.read(self.layout.schema().names)
         if self.table.num_rows != file.rows:
+            path = file.below(folder)
             raise DamagedDatasetError(f"{path} holds {self.table.num_rows} rows, but the manifest says {file.rows}")
 
     @property
