@@ -242,8 +242,12 @@ def compare_with_store(num_megabytes: int, tokenizer: str) -> dict[str, float]:
                 _tell(f"{side}, run {number + 1} of 3: {used['work']:.2f} s of work, {used['cpu']:.2f} s of CPU")
                 for kind, seconds in used.items():
                     least[f"{side}_{kind}"] = min(seconds, least.get(f"{side}_{kind}", float("inf")))
+        words = ["copy", "in.jsonl", str(sum(path.stat().st_size for path in Path(name, "local-0").rglob("*.arrow")))]
+        bare_copy = float(_run_here(words, make_environment(port)))
+        _tell(f"the store alone, the same bytes read and written: {bare_copy:.2f} s")
     return {
         **least,
+        "bare_copy": bare_copy,
         "cpu_ratio": least["store_cpu"] / least["local_cpu"],
         "speed_of_store": least["local_work"] / least["store_work"],
         "speed_with_delay": least["store_work"] / least["slow_store_work"],
@@ -263,6 +267,20 @@ def pack(source: str, output: str, tokenizer: str) -> dict[str, float]:
     result = gm.run(recipe, workers=2, backend="processes", progress=False)
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {"cpu": sum(use.ru_utime + use.ru_stime for use in uses), "work": result.work_seconds}
+
+
+def copy(name: str, num_bytes: str) -> float:
+    """Download an object and upload that many bytes, in parts of 8 MiB, eight at a time; return the seconds."""
+    import obstore
+    from obstore.store import S3Store
+
+    store = S3Store("bench", client_options={"allow_http": True})
+    written, part, started = os.urandom(int(num_bytes)), 8 << 20, time.perf_counter()
+    size = obstore.head(store, name)["size"]
+    starts = list(range(0, size, part))
+    obstore.get_ranges(store, name, starts=starts, ends=[min(size, start + part) for start in starts], coalesce=0)
+    obstore.put(store, "copy", written, chunk_size=part, max_concurrency=8)
+    return time.perf_counter() - started
 
 
 def upload(source: str, url: str) -> None:
@@ -305,6 +323,9 @@ def main() -> None:
     sent = commands.add_parser("upload", help="one file to a store, as `store` starts it")
     sent.add_argument("source")
     sent.add_argument("url")
+    copied = commands.add_parser("copy", help="an object read and as many bytes written, as `store` starts it")
+    copied.add_argument("name")
+    copied.add_argument("num_bytes")
     memory = commands.add_parser("memory")
     memory.add_argument("--workers", type=int, default=1000)
     stage = commands.add_parser("units", help="one stage, as `memory` starts it")
@@ -315,6 +336,8 @@ def main() -> None:
         print(json.dumps(pack(arguments.source, arguments.output, arguments.tokenizer)))
     elif arguments.command == "upload":
         upload(arguments.source, arguments.url)
+    elif arguments.command == "copy":
+        print(copy(arguments.name, arguments.num_bytes))
     elif arguments.command == "store":
         print(json.dumps(compare_with_store(arguments.megabytes, arguments.tokenizer), indent=2))
     elif arguments.command == "units":
