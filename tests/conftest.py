@@ -18,7 +18,9 @@ from gristmill_testing.watching import MARK, Leftovers
 
 # These copy `UNIT_BYTES`: imported first in a test that changes it, they would keep what it was there.
 from gristmill.pipeline.jobs import mix_lane  # noqa: F401
-from gristmill.pipeline.planning import source_draft  # noqa: F401
+from gristmill.pipeline.planning import cluster_estimate, plan  # noqa: F401
+from gristmill.pipeline.publishing import mixed_lane  # noqa: F401
+from gristmill.pipeline.stages import unit_tasks  # noqa: F401
 from gristmill.storage.user_cache.plan_cache import choose_plan_cache
 
 # No test may fail because the machine is slow: hypothesis has no say on time. Each run draws other examples.
