@@ -108,22 +108,22 @@ def _make_curves(
             end = 0
             for part in parts:
                 end += part.read_scores(scores, columns[:, end:])
-            made = {}
+            by_rule = {}
             for score, values in zip(scores, columns[:, :end], strict=False):
                 sample = values[chosen]
                 values.sort()
                 for rule in rules:
                     if rule.score == score:
                         curve = _make_curve(rule, values)
-                        made[rule.name] = curve, _find_passed(rule, np.array(curve.thresholds), sample)
-            return made
+                        by_rule[rule.name] = curve, _find_passed(rule, np.array(curve.thresholds), sample)
+            return by_rule
         finally:
             memory.put(columns)
 
     scores = list(dict.fromkeys(rule.score for rule in rules))
     groups = [scores[first : first + _NUM_COLUMNS] for first in range(0, len(scores), _NUM_COLUMNS)]
-    made = {rule: of_rule for group in pool.map(make_curves, groups) for rule, of_rule in group.items()}
-    curves, columns = zip(*(made[rule.name] for rule in rules), strict=True)
+    by_rule = {rule: of_rule for group in pool.map(make_curves, groups) for rule, of_rule in group.items()}
+    curves, columns = zip(*(by_rule[rule.name] for rule in rules), strict=True)
     sample = np.stack(columns, axis=1).astype(np.uint8)
     return StepCurves(
         step=name,
