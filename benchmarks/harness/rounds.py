@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -30,7 +31,7 @@ def hold(contest: Contest, setting: Setting, rounds: int | None, show: Callable[
             try:
                 runs[side.name].append(_run(side, setting))
             except (SideError, OSError) as error:
-                failures[side.name] = str(error)
+                failures[side.name] = _without_folders(str(error), setting)
                 show(f"  {side.name} failed: {error}")
             else:
                 last = runs[side.name][-1]
@@ -99,6 +100,13 @@ def cost(run: dict, metric: str) -> float:
     2.5
     """
     return run[metric] / run["units"]
+
+
+def _without_folders(words: str, setting: Setting) -> str:
+    """Result files are published: they name no folder of the machine that they were made on."""
+    for folder in (setting.folder, Path.cwd(), Path.home()):
+        words = words.replace(f"{folder}/", "")
+    return words
 
 
 def _repeated(values: list[float], count: int) -> list[float]:
