@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gristmill.core.books import max_quarantined_records
 from gristmill.core.errors import ItemTimeoutError, OutOfMemoryError, UsageError, WorkerDiedError
 from gristmill.core.recipe import runs_user_code
 from gristmill.core.records import ORIGIN
+from gristmill.core.step import UserCode
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.planning.trial import run_with_limits
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
@@ -91,7 +94,7 @@ def try_sample(
         result = run_with_limits(
             run_sample, sample, sample.template_names, steps=sample.steps, timeout=timeout, pool=pool
         )
-        return result
+        return _keep_functions(sample.steps, result)
     if not (apart and runs_user_code(sample.steps)):
         return run_sample(sample)
     if find_protocol(sample.file.path) is not None:  # the worker of a trial does not know how to reach the store
@@ -110,7 +113,18 @@ def try_sample(
     except ItemTimeoutError:
         note = f"the sample took more than {seconds:g} s and was not checked to the end: give the run a timeout"
         return SampleOutcome(sample.steps), [note]
-    return result
+    return _keep_functions(sample.steps, result)
+
+
+def _keep_functions(steps: Sequence[LocalStep], result: OutcomeAndNotes) -> OutcomeAndNotes:
+    """Give the adapted steps the functions that they had: from a worker come copies, which equal nothing."""
+    outcome, notes = result
+    steps_with_functions = []
+    for step, adapted in zip(steps, outcome.steps, strict=True):
+        fields = {name: getattr(step, name) for name in step.__struct_fields__}
+        functions = {name: value for name, value in fields.items() if isinstance(value, UserCode)}
+        steps_with_functions.append(msgspec.structs.replace(adapted, **functions))
+    return replace(outcome, steps=tuple(steps_with_functions)), notes
 
 
 def run_sample(sample: SampleTrial) -> OutcomeAndNotes:

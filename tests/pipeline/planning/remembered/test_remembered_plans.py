@@ -299,6 +299,20 @@ def test_functions_count_with_their_code(project, plan_cache, looked):
         assert looked == {"columns": 1, "trials": num_trials}
 
 
+def test_functions_that_are_tried_in_a_worker_are_remembered(project, plan_cache, looked):
+    """A worker sends copies back: of functions that are defined in functions, nothing equals a copy."""
+    (project / "a.jsonl").write_text('{"text": "one two"}')
+    min_chars = 3
+
+    def keep(record):
+        return len(record["text"]) > min_chars
+
+    recipe = gm.Recipe(sources={"web": steps.Read(read="*.jsonl")}, steps=[steps.Filter(call=keep)], output="out")
+    plans = [make_plan(recipe, backend="processes") for _ in range(2)]
+    assert looked == {"columns": 1, "trials": 1}
+    assert [plan.sources[0].stages[0].steps[0].call.resolve() for plan in plans] == [keep, keep]
+
+
 def test_functions_without_known_code_are_always_tried(project, plan_cache, looked):
     (project / "a.jsonl").write_text('{"text": "one two"}')
     names = {}
@@ -377,9 +391,8 @@ def test_a_run_gives_the_same_bytes(recipe, project):
     assert outputs[0].manifest.dataset_hash == outputs[1].manifest.dataset_hash
 
 
-def test_objects_of_stores_are_known_by_their_versions(tmp_path):
+def test_objects_of_stores_are_known_by_their_versions(plan_cache):
     """Their beginnings are not read: nobody answers at this address. Versions of other servers are not trusted."""
-    choose_plan_cache(str(tmp_path))
     with use_plan_cache():
         object_file = SourceFile("s3://nobody/a.jsonl", "a.jsonl", 10, "etag", 1)
         hashes = {
