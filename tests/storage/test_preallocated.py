@@ -93,7 +93,7 @@ def test_ended_between_renames_there_is_never_new_beside_old(tmp_path, monkeypat
         patch.setattr(in_place.Path, "unlink", dying(in_place.Path.unlink))
         patch.setattr(in_place.Path, "replace", dying(in_place.Path.replace))
         with pytest.raises(Killed):
-            files.commit(replaced=[tmp_path / "x.bin", tmp_path / "x.idx"])
+            files.commit(replaced=[".bin", ".idx"])
     if by == "kill":  # nothing more is done, until the next one comes
         files._lock.__exit__(None, None, None)
         files = PreallocatedFiles(tmp_path / "x")

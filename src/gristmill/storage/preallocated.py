@@ -23,7 +23,7 @@ from gristmill.storage.lock import FolderLock
 from gristmill.storage.stored_paths import StoredName, StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
@@ -69,9 +69,9 @@ class PreallocatedFiles:
         finally:
             self._lock.__exit__(kind, error, traceback)
 
-    def find_existing(self, names: Iterable[str]) -> list[Path]:
-        """Return those of the files (named by what follows the prefix) that exist already."""
-        return [path for path in map(self.path, names) if path.exists()]
+    def exists(self, name: str) -> bool:
+        """Tell whether there is a file of this name (what follows the prefix)."""
+        return self.path(name).exists()
 
     def add(self, name: str, num_bytes: int | None = None, head: Buffer = b"") -> str:
         """Create a file that begins with `head`, of this size if it is known; return the temporary path to fill."""
@@ -95,15 +95,16 @@ class PreallocatedFiles:
         """The beginning of paths in the same folder for files that are removed at the end."""
         return self._folder / f".gristmill-{self._run_id}-"
 
-    def commit(self, replaced: Sequence[Path] = ()) -> list[Path]:
+    def commit(self, replaced: Sequence[str] = ()) -> list[Path]:
         """Give all files their names, in the order of `add`. The older files in `replaced` are removed first."""
+        replaced_paths = [self.path(name) for name in replaced]
         # The content first, then the journal, then the names: at every moment a killed process leaves either no file of
         # the set under its final name, or a journal from which the next process removes those that are there.
         for temporary in self._temporaries.values():
             sync_file(temporary)
-        names = sorted({str(path.relative_to(self._folder)) for path in (*self._temporaries, *replaced)})
+        names = sorted({str(path.relative_to(self._folder)) for path in (*self._temporaries, *replaced_paths)})
         write_file(self._journal, json.dumps(names).encode(), self._run_id)
-        for path in replaced:
+        for path in replaced_paths:
             path.unlink(missing_ok=True)
         for path, temporary in self._temporaries.items():
             make_folder(path.parent)

@@ -63,6 +63,6 @@ def refuse_secrets(url: str) -> None:
     """Raise `UsageError` for a URL that holds a secret."""
     if find_protocol(url) is not None and redact(url) != url:
         raise UsageError(
-            f"{redact(url)}: a URL in a recipe may not hold a secret, because recipes are kept in manifests",
+            f"{redact(url)}: a URL may not hold a secret, because manifests and logs name files",
             help="remove it, and name a profile in storage_options, or set the usual environment variables",
         )

@@ -267,7 +267,7 @@ def test_the_same_bytes_by_any_workers(tmp_path, to):
         ({"to": "numpy", "source": "wep"}, "web"),
         ({"to": "numpy", "path": "folder/"}, "is a folder"),
         ({"to": "numpy", "path": "."}, "is a folder"),
-        ({"to": "numpy", "path": "s3://key:secret@bucket/x"}, r"local disk, not to s3://\*\*\*@bucket/x"),
+        ({"to": "numpy", "path": "s3://key:secret@bucket/x"}, r"s3://\*\*\*@bucket/x: a URL may not hold"),
     ],
 )
 def test_wrong_use_is_refused(packed, tmp_path, monkeypatch, options, message):

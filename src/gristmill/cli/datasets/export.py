@@ -18,9 +18,8 @@ from gristmill.pipeline.jobs.export import export
 @click.option("--to", type=Choice(list_format_names()), required=True, help="Format to write.")
 @click.option(
     "--path",
-    help="Beginning of the files' names, such as bin/corpus; for llamafactory, nanogpt, mds and litdata a folder; or "
-    "hf://datasets/OWNER/NAME. "
-    "Default: OUT-FORMAT/OUT.",
+    help="Beginning of the files' names, such as bin/corpus; for llamafactory, nanogpt, mds and litdata a folder. On "
+    "this machine, on a store (s3://bucket/corpus), or hf://datasets/OWNER/NAME. Default: OUT-FORMAT/OUT.",
 )
 @click.option("--split", help="Export only this split. Default: all, each in its own files.")
 @click.option("--source", help="Export only this source. Default: all, one after the other.")
@@ -129,7 +128,7 @@ def _parse_licences(words: tuple[str, ...]) -> dict[str, str]:
 def _choose_default_path(out: str, to: str) -> Path:
     """Choose a folder beside the dataset and, unless the format takes a folder, the beginning of the files' names.
 
-    The files of a dataset on a store go to the current folder: exports are written to a disk.
+    The files of a dataset on a store go to the current folder.
     """
     place = Path(out.rstrip("/").rpartition("/")[2]) if "://" in out else Path(out)
     folder = place.absolute()

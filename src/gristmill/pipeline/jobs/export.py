@@ -8,11 +8,11 @@ passes through it.
 from __future__ import annotations
 
 import itertools
+import os
 import socket
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.errors import ClusterError, UsageError
 from gristmill.core.names import check_choice
@@ -20,30 +20,31 @@ from gristmill.core.numbers import check_whole_number
 from gristmill.engine.parallel_run import make_pool
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.exports.formats import export_formats, find_export_format
-from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
+from gristmill.exports.layout import ExportSplit, Targets
 from gristmill.exports.tables import find_members
-from gristmill.exports.tokens import describe_unpadded, measure_shard
+from gristmill.exports.tokens import describe_unpadded
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
 from gristmill.pipeline.jobs.export_result import ExportResult
 from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
+from gristmill.pipeline.jobs.export_shards import measure_shards, select_shards
+from gristmill.pipeline.planning.stores import check_store
 from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.token_rows import has_image_references
 from gristmill.storage.locations import measure_file, parse_location
 from gristmill.storage.preallocated import PreallocatedFiles
-from gristmill.storage.urls import HUB, redact
+from gristmill.storage.urls import HUB, find_protocol
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
     from gristmill.engine.backends.ray import RaySettings
     from gristmill.engine.tasks import Context
-    from gristmill.exports.layout import ExportFormat, Layout, PlannedFile
-    from gristmill.exports.tokens import ShardSize
+    from gristmill.exports.layout import ExportFormat, Layout, PlannedFile, ShardSlot
+    from gristmill.pipeline.jobs.export_shards import RunTasks
     from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
+    from gristmill.storage.uploaded_files import UploadedFiles
 
-RunTasks = partial[Any]
 WorkerState = dict[str, tuple["Layout", list[str]]]
 """By split: the layout, and the paths of the files to fill."""
 
@@ -76,8 +77,9 @@ def export(
         to: megatron, megatron-bridge, olmo-core, llamafactory, nanogpt, llmc, numpy, mds, litdata, webdataset,
             parquet or jsonl.
         path: The beginning of the files' names: "bin/corpus" gives bin/corpus_train.bin and so on, a set for each
-            split. For nanogpt, llamafactory, mds and litdata, a folder. Or `hf://datasets/OWNER/NAME`: the files are
-            added to that repository of the Hugging Face Hub in one commit, with a card; a new one is private.
+            split. For nanogpt, llamafactory, mds and litdata, a folder. Both may be on a store: `s3://bucket/corpus`.
+            Or `hf://datasets/OWNER/NAME`: the files are added to that repository of the Hugging Face Hub in one commit,
+            with a card; a new one is private.
         split: Only this split.
         source: Only this source; by default all, one after the other.
         vocab_size: The vocabulary size with added tokens, for megatron, nanogpt and llmc: it decides between narrow and
@@ -134,7 +136,7 @@ def export(
             help="export to parquet or jsonl with columns='stored', or read it with Stream",
         )
     _check_row_groups(export_format, row_group_rows)
-    slots = _select_shards(manifest, folder, split, source)
+    slots = select_shards(manifest, folder, split, source)
     is_built_in = type(export_format).__module__.startswith("gristmill.")
     settings: RaySettings | None = None
     if backend == "ray":
@@ -153,7 +155,7 @@ def export(
         )
         if export_format.counts_tokens:
             vocab_size = vocab_size or (manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
-            slots, max_id = _measure_shards(slots, run, with_max=vocab_size is None)
+            slots, max_id = measure_shards(slots, run, with_max=vocab_size is None)
             vocab_size = vocab_size or max_id + 1
         is_json = manifest.format in JSON_SHARD_FORMATS and find_members(manifest) is None
         samples_schema = export_format.needs_typed_columns and is_json
@@ -188,7 +190,9 @@ def export(
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
     if not export_format.pads_documents:
         notes += describe_unpadded(manifest)
-    return ExportResult(files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan)
+    local_files = [file for file in files if isinstance(file, Path)]
+    uploaded = {str(file): measure_file(file) or 0 for file in files if not isinstance(file, Path)}
+    return ExportResult(local_files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan, uploaded)
 
 
 def _describe_order(manifest: Manifest, splits: list[str]) -> list[str]:
@@ -232,72 +236,12 @@ def _check_row_groups(format: ExportFormat, row_group_rows: int | None) -> None:
         raise UsageError(f"{format.name} has no row groups: row_group_rows is for {names}", help="leave it out")
 
 
-def _select_shards(
-    manifest: Manifest, folder: Location, split: str | None, source: str | None
-) -> dict[str, list[ShardSlot]]:
-    """Select the shards to export, by split, in the order of the manifest."""
-    if split is not None:
-        check_choice("split", split, manifest.splits)
-    if source is not None:
-        check_choice("source", source, sorted({name for sources in manifest.splits.values() for name in sources}))
-    schema = manifest.shard_schema()
-    slots: dict[str, list[ShardSlot]] = {}
-    for shard_split, shard_source, shard in manifest.shards():
-        if split in (None, shard_split) and source in (None, shard_source) and shard.rows:
-            split_slots = slots.setdefault(shard_split, [])
-            last = split_slots[-1] if split_slots else None
-            origins = str(shard.origins.copy_below(folder)) if shard.origins else None
-            split_slots.append(
-                ShardSlot(
-                    path=str(shard.copy_below(folder)),
-                    rows=shard.rows,
-                    number=len(split_slots),
-                    first_row=last.first_row + last.rows if last else 0,
-                    schema=schema,
-                    origins=origins,
-                )
-            )
-    return slots
-
-
-def _measure_shards(
-    slots: dict[str, list[ShardSlot]], run: RunTasks, *, with_max: bool
-) -> tuple[dict[str, list[ShardSlot]], int]:
-    """Count the tokens of the shards, without splits that have none, and find the largest id."""
-    shards = [slot for split_slots in slots.values() for slot in split_slots]
-    sizes: dict[str, ShardSize] = {}
-    tasks = [Task(slot.path, slot) for slot in shards]
-    # Lengths alone are 4 bytes a document: reading them takes less time than starting a worker.
-    options = {} if with_max else {"backend": "serial", "workers": 1}
-    for task, size in run(partial(_measure_shard, with_max=with_max), tasks, desc="measuring", **options):
-        sizes[task.payload.path] = size
-    measured: dict[str, list[ShardSlot]] = {}
-    for split, split_slots in slots.items():
-        first_token = 0
-        measured_slots = []
-        for slot in split_slots:
-            tokens = sizes[slot.path].tokens
-            measured_slots.append(replace(slot, first_token=first_token, tokens=tokens))
-            first_token += tokens
-        if first_token:  # a file without bytes cannot be mapped by its readers
-            measured[split] = measured_slots
-    return measured, max((size.max_id for size in sizes.values()), default=-1)
-
-
-def _measure_shard(task: Task, context: Context, *, with_max: bool) -> ShardSize:  # noqa: ARG001
-    return measure_shard(task.payload, with_max=with_max)
-
-
 def _check_prefix(path: str | os.PathLike[str], format: ExportFormat) -> str:
     """Return the beginning of the files' names; for a format that is written to a folder, it ends with a slash."""
-    prefix = Path(path)
-    if "://" in str(path):
-        raise UsageError(
-            f"exports are written to a local disk, not to {redact(str(path))}",
-            help="export to a local path, then copy the files",
-        )
+    check_store(os.fspath(path))
+    prefix = parse_location(path)
     if format.folder_suffixes:
-        if prefix.exists() and not prefix.is_dir():
+        if prefix.is_file():
             raise UsageError(
                 f"{path} is a file; {format.name} needs a folder for its files",
                 help="choose another path",
@@ -321,20 +265,21 @@ def _write_files(
     suffixes: tuple[str, ...],
     overwrite: bool,
     settings: RaySettings | None,
-) -> tuple[list[Path], int]:
+) -> tuple[Sequence[Location], int]:
     """Write the files; return them, and how many numbers became null."""
     planned = [*(file for layout in layouts.values() for file in layout.files), *common]
     names = [file.name for file in planned]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two splits would be written to {prefix}{duplicate}", help="export one at a time, with split")
-    with PreallocatedFiles(prefix, suffixes=suffixes) as files:
-        existing = files.find_existing(names)
+    with _open_files(prefix, suffixes) as files:
+        existing = [name for name in names if files.exists(name)]
         for layout in layouts.values():
-            existing += itertools.takewhile(Path.exists, map(files.path, layout.later_names()))
+            existing += itertools.takewhile(files.exists, layout.later_names())
         if existing and not overwrite:
             more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
             raise UsageError(
-                f"{existing[0]}{more} would be overwritten", help="choose another path, or allow it (--overwrite)"
+                f"{files.path(existing[0])}{more} would be overwritten",
+                help="choose another path, or allow it (--overwrite)",
             )
         paths = {
             split: [files.add(file.name, file.num_bytes, file.head) for file in layout.files]
@@ -349,6 +294,14 @@ def _write_files(
         setup = partial(_set_up_worker, worker_state, tasks[0].id if settings is not None else None)
         num_nan = sum(count for _, count in run(_fill_shard, tasks, setup=setup, desc="exporting"))
         return files.commit(replaced=existing), num_nan
+
+
+def _open_files(prefix: str, suffixes: tuple[str, ...]) -> PreallocatedFiles | UploadedFiles:
+    if find_protocol(prefix) is None:
+        return PreallocatedFiles(prefix, suffixes=suffixes)
+    from gristmill.storage.uploaded_files import UploadedFiles  # noqa: PLC0415  (most exports are local)
+
+    return UploadedFiles(prefix, suffixes=suffixes)
 
 
 def _set_up_worker(state: WorkerState, shard: str | None) -> WorkerState:

@@ -23,6 +23,6 @@ class ExportResult:
     nan_as_null: int = 0
     """How many numbers that JSON cannot hold (NaN, infinity) were written as null."""
     uploaded: dict[str, int] = field(default_factory=dict)
-    """In place of `files`, where they went to the Hub: the path of each in the repository, and its bytes."""
+    """In place of `files`, where they went to a store: the URL of each, and its bytes. On the Hub: its path there."""
     commit: str | None = None
-    """The address of the commit there."""
+    """The address of the commit on the Hub."""

@@ -60,15 +60,21 @@ def check_output_store(output: str, backend: str) -> None:
         raise UsageError(f"the output {output} is a whole bucket", help=f"name a folder in it: {bucket}/out")
 
 
-def _check_store(output: str, backend: str) -> None:
-    """Refuse a place that no run can write safely, or that is in the memory of this process for workers in others."""
-    protocol = find_protocol(output)
+def check_store(url: str) -> None:
+    """Refuse a store that nobody can write safely, and a URL with a secret. Local paths are not looked at."""
+    refuse_secrets(url)
+    protocol = find_protocol(url)
     if protocol is not None and protocol != "memory" and protocol not in OBJECT_STORES:
         raise UsageError(
-            f"{output}: {protocol}:// can be read, but not written safely",
+            f"{url}: {protocol}:// can be read, but not written safely",
             help="write to a local or shared folder, or to s3://, gs:// or az://",
         )
-    if protocol == "memory" and backend not in IN_PROCESS_BACKENDS:
+
+
+def _check_store(output: str, backend: str) -> None:
+    """Refuse a place that no run can write safely, or that is in the memory of this process for workers in others."""
+    check_store(output)
+    if find_protocol(output) == "memory" and backend not in IN_PROCESS_BACKENDS:
         raise UsageError(
             f"{output} is in the memory of this process, where workers cannot write",
             help='choose backend="serial" or "threads", or another output',

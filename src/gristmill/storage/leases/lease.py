@@ -60,7 +60,7 @@ class Lease:
         self.epoch = 0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_lost = False
+        self.is_lost = False
 
     def __enter__(self) -> Self:
         last = self._find_last_epoch()
@@ -77,14 +77,14 @@ class Lease:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
-        if not self._is_lost:
+        if not self.is_lost:
             self._store.put(self._key(self.epoch, "released"), b"")
             self._store.delete([self._key(self.epoch, "beat")])
 
     def check(self) -> None:
         """Raise `LeaseLostError` if another run has taken over."""
-        if self._is_lost or self._exists(self.epoch + 1):
-            self._is_lost = True
+        if self.is_lost or self._exists(self.epoch + 1):
+            self.is_lost = True
             raise LeaseLostError(
                 f"another run has taken over {self._store.url(self._prefix)}",
                 help="nothing was deleted, and nothing of the other run was touched; look there for its result",
@@ -145,7 +145,7 @@ class Lease:
         while not self._stopping.is_set():
             try:
                 if self._exists(self.epoch + 1):
-                    self._is_lost = True
+                    self.is_lost = True
                     return
                 number += 1
                 self._store.put(self._key(self.epoch, "beat"), f"{self._holder.token} {number}".encode())
