@@ -1,4 +1,5 @@
 import functools
+import os
 import subprocess
 import sys
 import textwrap
@@ -174,27 +175,59 @@ def test_unknown_code_gives_nothing():
 
 
 SCRIPT = """
+    import argparse, collections, dataclasses, re, sys, types
     from gristmill.runtime import source_code
+    number = int(sys.argv[1])
     words = {"stop", "the", "a", "of"}
+    args = argparse.Namespace(number=number)
+    pattern = re.compile("a" * number)
+    point = collections.namedtuple("Point", "x")(number)
+    @dataclasses.dataclass
+    class Options:
+        number: int
+        words: set
+    options = Options(number, {"w", "x", "y", "z"})
+    class Settings:
+        number = number
+    class Base:
+        def __call__(self, record): return self.choose(record)
+    class Chooser(Base):
+        def choose(self, record): return record[args.number]
+    class Slots:
+        __slots__ = ("number",)
+        def __init__(self, number): self.number = number
+        def __call__(self, record): return self.number
     def make(value):
         return lambda record: (value, record, words)
-    class Local: pass
-    print(source_code.fingerprint_callable(make({"x", "y", "z", "w"})))
-    print(source_code.fingerprint_callable(make([1.5, {"k": b"v"}])))
+    def named(record): return args.number
+    def called(record): return named(record) and other(record)
+    def other(record): return called(record)
+    fixed = [make({"x", "y", "z", "w"}), make([1.5, {"k": b"v"}])]
+    changing = [
+        named, called, Chooser(), Slots(number), lambda r: options.words, lambda r: Settings.number, lambda r: point,
+        lambda r: pattern.match(r), lambda r: [x for x in r if x < number], make(options), make([named, {other}]),
+    ]
+    print(*map(source_code.fingerprint_callable, fixed + changing))
 """
 
 
-def test_is_the_same_in_every_process(tmp_path):
+def test_is_the_same_in_every_process_and_changes_with_what_it_names(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    outputs = {
+    outputs = [
         subprocess.run(
-            [sys.executable, str(script)], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert len(outputs) == 1
-    assert "None" not in outputs.pop()
+            [sys.executable, script, number],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for seed, number in [("1", "1"), ("2", "1"), ("3", "2")]
+    ]
+    assert outputs[0] == outputs[1]
+    assert "None" not in outputs[0]
+    assert len(set(outputs[0])) == len(outputs[0])
+    assert [one == two for one, two in zip(outputs[0], outputs[2], strict=True)] == [True] * 2 + [False] * 11
 
 
 def test_at_a_prompt_nothing_is_known():

@@ -2,8 +2,10 @@
 
 The files are the one that defines it and the project's own modules that it imports, followed through their `import`
 statements without running anything. Installed packages and the standard library are represented by their versions.
-Values are its defaults, its closure, and the plain constants of its module that it names. Hashing a pickle of the
-function instead would give another answer in each process. Modules imported by a computed name are not seen.
+Values are its defaults, its closure, and the plain constants of its module that it names. A function of a script takes
+all that it names in the script along to workers, so all of that counts: `args`, a configuration, a class, what other
+functions name. Hashing a pickle of the function instead would give another answer in each process. Modules imported by
+a computed name are not seen.
 
 Cost: each file is read and parsed once, about 1 ms for 200 lines.
 """
@@ -11,9 +13,11 @@ Cost: each file is read and parsed once, about 1 ms for 200 lines.
 from __future__ import annotations
 
 import ast
+import copyreg
+import dis
 import functools
+import inspect
 import os
-import pickle
 import site
 import sys
 import sysconfig
@@ -37,6 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_MAX_SHOWN_BYTES = 1 << 10
+_SCRIPT = "__main__"
+"""The module whose functions and classes travel to workers by value."""
 
 
 class _UnknownCode(Exception):
@@ -52,7 +60,7 @@ def fingerprint_callable(called: object) -> str | None:
     """Fingerprint the code and values of a callable; None if that is impossible (typed at a prompt, not picklable)."""
     try:
         return _hash(["callable", *_ValueDescriber().describe(called)])
-    except _UnknownCode:
+    except (_UnknownCode, RecursionError):
         return None
 
 
@@ -80,18 +88,27 @@ def _hash(parts: list[str]) -> str:
 class _ValueDescriber:
     """Describes values in words that are the same in every process."""
 
-    def __init__(self) -> None:
-        self._open: set[int] = set()
-        self._files: dict[str, list[str]] = {}
+    def __init__(self, outer: _ValueDescriber | None = None) -> None:
+        self._open: set[int] = set(outer._open if outer else ())
+        self._described: dict[object, int] = dict(outer._described if outer else {})
+        """Functions, classes and files that were described, numbered: many functions may name one, and each other."""
 
     def describe(self, value: object) -> Iterator[str]:
         """Yield the words that describe a value and everything that it holds."""
+        if isinstance(value, bytes) and len(value) > _MAX_SHOWN_BYTES:  # such as the content of an array
+            yield f"bytes {len(value)} {xxhash.xxh3_128_hexdigest(value)}"
+            return
         if isinstance(value, _PLAIN):
             yield f"{type(value).__name__} {value!r}"
             return
-        if id(value) in self._open:  # two functions that call each other, a list that holds itself
+        if id(value) in self._open:  # a list that holds itself
             yield "again"
             return
+        if isinstance(value, (FunctionType, type)):
+            if value in self._described:
+                yield f"again {self._described[value]}"
+                return
+            self._described[value] = len(self._described)
         self._open.add(id(value))
         yield from self._describe_object(value)
         self._open.remove(id(value))
@@ -114,7 +131,8 @@ class _ValueDescriber:
             case dict():
                 yield from self._describe_all(value.items())
             case set() | frozenset():
-                yield from sorted(_hash(list(self.describe(item))) for item in value)
+                # Each on its own: what was described before must not depend on the order of a set.
+                yield from sorted(_hash(list(_ValueDescriber(self).describe(item))) for item in value)
             case BuiltinFunctionType() | MethodDescriptorType() | WrapperDescriptorType():
                 yield f"{getattr(value, '__module__', None)}.{value.__qualname__}"
                 yield from self.describe(getattr(value, "__self__", None))
@@ -140,10 +158,11 @@ class _ValueDescriber:
             except ValueError:  # not bound yet
                 raise _UnknownCode from None
             yield from self.describe(content)
-        for name in code.co_names:
-            value = function.__globals__.get(name)
-            if isinstance(value, _PLAIN):
-                yield f"{name} = {type(value).__name__} {value!r}"
+        for name in sorted(set(_list_global_names(code)) & function.__globals__.keys()):
+            value = function.__globals__[name]
+            if isinstance(value, _PLAIN) or function.__module__ == _SCRIPT:
+                yield name
+                yield from self.describe(value)
 
     def _describe_code(self, code: CodeType) -> Iterator[str]:
         """Describe which of the file's functions it is. The line is not enough: it may hold two lambdas."""
@@ -156,22 +175,53 @@ class _ValueDescriber:
         path = getattr(sys.modules.get(value.__module__), "__file__", None)
         if path is not None and path.endswith(".py"):
             yield from self._describe_file(path)
-        elif value.__module__ == "__main__":
+        elif value.__module__ == _SCRIPT:
             raise _UnknownCode
+        if value.__module__ == _SCRIPT:
+            yield from self._describe_members(value)
 
-    def _describe_instance(self, value: object) -> Iterator[str]:
+    def _describe_members(self, value: type) -> Iterator[str]:
+        """Describe what a class of a script takes along: its values, what its methods name, and its bases."""
+        for name, member in sorted(vars(value).items()):
+            content = inspect.unwrap(getattr(member, "__func__", getattr(member, "fget", member)))
+            if isinstance(content, FunctionType):
+                is_known = Path(content.__code__.co_filename).is_file()  # else made from the class, by a decorator
+            else:
+                is_known = isinstance(content, (*_PLAIN, *_CONTAINERS)) and not name.startswith("__")
+            if is_known:
+                yield name
+                yield from self.describe(content)
+        yield from self._describe_all(value.__bases__)
+
+    def _describe_instance(self, value: Any) -> Iterator[str]:
+        """Describe an object by what its pickle would hold. The pickle itself has sets in the order of a process."""
         if hasattr(value, "__wrapped__"):  # a decorator's object around a function
             yield from self.describe(value.__wrapped__)
-        yield from self._describe_class(type(value))
+        yield from self.describe(type(value))
+        reduce = copyreg.dispatch_table.get(type(value))
         try:
-            yield pickle.dumps(value, protocol=5).hex()
+            reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
+            parts = [reduced] if isinstance(reduced, str) else [*reduced[:3], *map(list, filter(None, reduced[3:5]))]
         except Exception:
             raise _UnknownCode from None
+        yield from self._describe_all(parts)
 
-    def _describe_file(self, path: str) -> list[str]:
-        if path not in self._files:
-            self._files[path] = _list_project_files(path)
-        return self._files[path]
+    def _describe_file(self, path: str) -> Iterator[str]:
+        if path in self._described:
+            yield f"again {self._described[path]}"
+        else:
+            self._described[path] = len(self._described)
+            yield from _list_project_files(path)
+
+
+def _list_global_names(code: CodeType) -> Iterator[str]:
+    """List the names that code, and the code inside it, looks up in its module."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _list_global_names(constant)
 
 
 def read_project_files(path: str) -> Iterator[tuple[str | None, Path, str]]:

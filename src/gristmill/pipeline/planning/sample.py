@@ -18,6 +18,7 @@ from gristmill.core.records import ORIGIN
 from gristmill.core.step import UserCode
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.planning.trial import run_with_limits
+from gristmill.runtime.function import Function
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
 from gristmill.storage.urls import find_protocol
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 OutcomeAndNotes = tuple["SampleOutcome", list[str]]
 """The outcome of a sample, and notes for the user."""
 
+_KEPT_FUNCTION = Function("kept_in_a_worker.py", "function")
 _MAX_RECORDS = 100
 _MAX_SECONDS = 60.0
 _MAX_CELLS = 64
@@ -92,9 +94,9 @@ def try_sample(
     if sample.template_names:
         sample = replace(sample, batch=sample.read_first_records())
         result = run_with_limits(
-            run_sample, sample, sample.template_names, steps=sample.steps, timeout=timeout, pool=pool
+            _run_apart, sample, sample.template_names, steps=sample.steps, timeout=timeout, pool=pool
         )
-        return _keep_functions(sample.steps, result)
+        return _return_functions(sample.steps, result)
     if not (apart and runs_user_code(sample.steps)):
         return run_sample(sample)
     if find_protocol(sample.file.path) is not None:  # the worker of a trial does not know how to reach the store
@@ -113,18 +115,29 @@ def try_sample(
     except ItemTimeoutError:
         note = f"the sample took more than {seconds:g} s and was not checked to the end: give the run a timeout"
         return SampleOutcome(sample.steps), [note]
-    return _keep_functions(sample.steps, result)
+    return _return_functions(sample.steps, result)
 
 
-def _keep_functions(steps: Sequence[LocalStep], result: OutcomeAndNotes) -> OutcomeAndNotes:
-    """Give the adapted steps the functions that they had: from a worker come copies, which equal nothing."""
+def _run_apart(sample: SampleTrial) -> OutcomeAndNotes:
+    """Like `run_sample`, for a worker. Functions stay there: once called, they may hold a lock or a loaded model."""
+    outcome, notes = run_sample(sample)
+    steps = [
+        msgspec.structs.replace(step, **dict.fromkeys(_find_functions(step), _KEPT_FUNCTION)) for step in outcome.steps
+    ]
+    return replace(outcome, steps=tuple(steps)), notes
+
+
+def _return_functions(steps: Sequence[LocalStep], result: OutcomeAndNotes) -> OutcomeAndNotes:
+    """Give the steps that a worker has adapted the functions that they had."""
     outcome, notes = result
-    steps_with_functions = []
-    for step, adapted in zip(steps, outcome.steps, strict=True):
-        fields = {name: getattr(step, name) for name in step.__struct_fields__}
-        functions = {name: value for name, value in fields.items() if isinstance(value, UserCode)}
-        steps_with_functions.append(msgspec.structs.replace(adapted, **functions))
-    return replace(outcome, steps=tuple(steps_with_functions)), notes
+    pairs = zip(steps, outcome.steps, strict=True)
+    adapted = [msgspec.structs.replace(after, **_find_functions(step)) for step, after in pairs]
+    return replace(outcome, steps=tuple(adapted)), notes
+
+
+def _find_functions(step: LocalStep) -> dict[str, UserCode]:
+    fields = {name: getattr(step, name) for name in step.__struct_fields__}
+    return {name: value for name, value in fields.items() if isinstance(value, UserCode)}
 
 
 def run_sample(sample: SampleTrial) -> OutcomeAndNotes:
@@ -177,7 +190,7 @@ def _apply_step(step: LocalStep, batch: pa.RecordBatch, sample: SampleTrial) -> 
 
 
 def _run_sample_task(task: Task, context: Context) -> OutcomeAndNotes:  # noqa: ARG001
-    return run_sample(task.payload)
+    return _run_apart(task.payload)
 
 
 def explain_no_records(read: Read, files: Sequence[SourceFile], schema: pa.Schema) -> UsageError | None:

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import msgspec
@@ -311,6 +312,20 @@ def test_functions_that_are_tried_in_a_worker_are_remembered(project, plan_cache
     plans = [make_plan(recipe, backend="processes") for _ in range(2)]
     assert looked == {"columns": 1, "trials": 1}
     assert [plan.sources[0].stages[0].steps[0].call.resolve() for plan in plans] == [keep, keep]
+
+
+def test_functions_that_cannot_come_back_from_a_worker(project):
+    """One that loads a model when it is first called holds something afterwards that cannot be pickled."""
+    (project / "a.jsonl").write_text('{"text": "one two"}')
+    loaded = []
+
+    def keep(record):
+        loaded.append(threading.Lock())
+        return bool(record)
+
+    recipe = gm.Recipe(sources={"web": steps.Read(read="*.jsonl")}, steps=[steps.Filter(call=keep)], output="out")
+    assert make_plan(recipe, backend="processes").sources[0].stages[0].steps[0].call.resolve() is keep
+    assert not loaded
 
 
 def test_functions_without_known_code_are_always_tried(project, plan_cache, looked):
