@@ -17,11 +17,11 @@ import gristmill as gm
 # The export stops for ever at a chosen moment and says so on standard output: a kill always finds it there.
 SCRIPT = """
 import signal, sys
-from gristmill.pipeline.jobs import export
+from gristmill.pipeline.jobs import export, job_pool
 from gristmill.storage.preallocated import PreallocatedFiles
 
 dataset, to, prefix, backend, moment = sys.argv[1:]
-run_tasks = export.run_tasks
+run_tasks = job_pool.run_tasks
 
 def stop_here(*_, **__):
     print("here", flush=True)
@@ -34,7 +34,7 @@ def stop_after_first_shard(function, *arguments, **options):
             stop_here()
 
 if moment == "filling":
-    export.run_tasks = stop_after_first_shard
+    job_pool.run_tasks = stop_after_first_shard
 else:
     PreallocatedFiles.commit = stop_here
 export.export(dataset, to=to, path=prefix, backend=backend, workers=2, progress=False)

@@ -25,6 +25,7 @@ from gristmill.engine.backends import ray as ray_backend
 from gristmill.engine.parallel_run import make_pool
 from gristmill.engine.ray_workers import cluster
 from gristmill.engine.tasks import Task, run_tasks
+from gristmill.pipeline.jobs import mix_lane
 from gristmill.pipeline.planning import packed_list, units
 from gristmill.report.write import load_report
 
@@ -179,6 +180,20 @@ def test_an_export(ray, expected, tmp_path, monkeypatch):
     assert sorted(exported.files) == sorted((tmp_path / "ray").iterdir())
     written = {path.name: path.read_bytes() for path in (tmp_path / "ray").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "serial").iterdir()}
+
+
+def test_a_mix(ray, expected, tmp_path, monkeypatch):
+    """The same shards from relative paths; nothing of the description of the tasks stays."""
+    monkeypatch.chdir(expected.parent)
+    monkeypatch.setattr(ray_backend, "_MAX_MESSAGE_BYTES", 0)
+    monkeypatch.setattr(mix_lane, "UNIT_BYTES", 20_000)
+    for backend in ("serial", "ray"):
+        given = {"a": (expected.name, 1), "b": (expected, 2)}
+        options = {"size": 30, "by": "rows", "max_epochs": 2, "workers": 2, "backend": backend, "progress": False}
+        gm.mix(given, tmp_path / backend, **options)
+    assert describe_shards(tmp_path / "ray") == describe_shards(tmp_path / "serial")
+    assert read_data(tmp_path / "ray") == read_data(tmp_path / "serial")
+    assert not (tmp_path / "ray" / ".gristmill").exists()
 
 
 def test_every_kind_of_step_on_a_store(ray, s3, corpus, expected, tmp_path):

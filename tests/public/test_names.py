@@ -130,6 +130,10 @@ SIGNATURES = {
         "split": "train",
         "seed": 0,
         "interleave": True,
+        "workers": "auto",
+        "backend": "auto",
+        "ray_address": None,
+        "progress": None,
     },
     "export": {
         "dataset": EMPTY,

@@ -114,12 +114,22 @@ def test_a_larger_size_only_adds_rows(inputs, tmp_path):
     assert set(map(tuple, all_rows(tmp_path / "20"))) <= set(map(tuple, all_rows(tmp_path / "50")))
 
 
-def test_the_same_bytes_again(inputs, tmp_path):
-    hashes = set()
-    for name in ("one", "two"):
-        mix({"web": (inputs["web"], 1), "code": (inputs["code"], 1)}, tmp_path / name, size=40, by="rows")
-        hashes.add(open_dataset(tmp_path / name).manifest.dataset_hash)
-    assert len(hashes) == 1
+@pytest.mark.parametrize("interleave", [True, False])
+def test_the_same_bytes_by_any_workers(inputs, tmp_path, monkeypatch, interleave):
+    import gristmill.pipeline.jobs.mix_lane as module
+
+    monkeypatch.setattr(module, "UNIT_BYTES", 3000)
+    monkeypatch.setattr(module, "CELL_BYTES", 500)
+    manifests = []
+    for backend in ("serial", "processes"):
+        given = {"web": (inputs["web"], 1), "code": (inputs["code"], 1)}
+        options = {"workers": 2, "backend": backend, "progress": False, "interleave": interleave}
+        mix(given, tmp_path / backend, size=150, by="rows", max_epochs=2.5, **options)
+        manifests.append(open_dataset(tmp_path / backend).manifest)
+    assert manifests[0].splits == manifests[1].splits
+    assert manifests[0] == manifests[1]
+    assert len(list(manifests[0].shards())) > 3
+    assert verify(tmp_path / "processes")
 
 
 def test_what_is_not_there_is_refused_with_what_would_work(inputs, tmp_path):

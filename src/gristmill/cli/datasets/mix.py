@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.options import Choice, json_option
+from gristmill.cli.options import Choice, backend_option, json_option, ray_option
 from gristmill.cli.plots import plot_mix, plot_option
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
@@ -62,6 +62,11 @@ class Input(click.ParamType[tuple[str, str, float]]):
     default=True,
     help="Write a folder for each source instead of one lane.",
 )
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
+)
+@backend_option("auto", "Where tasks run. auto: small mixes in this process, all others in worker processes.")
+@ray_option
 @plot_option
 @json_option
 def command(
@@ -72,6 +77,9 @@ def command(
     max_epochs: float,
     split: str,
     seed: int,
+    workers: int | None,
+    backend: str,
+    ray_address: str | None,
     plot: str | None,
     *,
     interleave: bool,
@@ -86,7 +94,19 @@ def command(
     datasets = {name: (folder, weight) for name, folder, weight in inputs}
     if len(datasets) < len(inputs):
         raise UsageError("two inputs have the same name", help="each input becomes a source: give them different names")
-    shares = mix(datasets, out, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed, interleave=interleave)
+    shares = mix(
+        datasets,
+        out,
+        size=size,
+        by=by,
+        max_epochs=max_epochs,
+        split=split,
+        seed=seed,
+        interleave=interleave,
+        workers=workers or "auto",
+        backend=backend,
+        ray_address=ray_address,
+    )
     if plot is not None:
         plot_mix(plot, shares, by)
     if as_json:

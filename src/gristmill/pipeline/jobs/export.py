@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from gristmill.core.errors import ClusterError, UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_whole_number
-from gristmill.engine.parallel_run import make_pool
-from gristmill.engine.tasks import Task, run_tasks
+from gristmill.engine.tasks import Task
 from gristmill.exports.formats import export_formats, find_export_format
 from gristmill.exports.layout import ExportSplit, Targets
 from gristmill.exports.tables import find_members
@@ -27,6 +26,7 @@ from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
 from gristmill.pipeline.jobs.export_result import ExportResult
 from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
 from gristmill.pipeline.jobs.export_shards import measure_shards, select_shards
+from gristmill.pipeline.jobs.job_pool import open_job_pool
 from gristmill.pipeline.planning.stores import check_store
 from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.shards.token_rows import has_image_references
@@ -37,10 +37,9 @@ from gristmill.storage.urls import HUB, find_protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gristmill.engine.backends.ray import RaySettings
     from gristmill.engine.tasks import Context
     from gristmill.exports.layout import ExportFormat, Layout, PlannedFile, ShardSlot
-    from gristmill.pipeline.jobs.export_shards import RunTasks
+    from gristmill.pipeline.jobs.job_pool import JobPool
     from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
     from gristmill.storage.uploaded_files import UploadedFiles
@@ -138,24 +137,16 @@ def export(
     _check_row_groups(export_format, row_group_rows)
     slots = select_shards(manifest, folder, split, source)
     is_built_in = type(export_format).__module__.startswith("gristmill.")
-    settings: RaySettings | None = None
-    if backend == "ray":
-        from gristmill.engine.backends.ray import connect_to_cluster  # noqa: PLC0415  (the door to Ray)
-
-        settings = connect_to_cluster(ray_address)
-    with make_pool("ray" if settings else "processes", keeps_workers=True, settings=settings) as pool:
-        run = partial(
-            run_tasks,
-            workers=workers,
-            backend=backend,
-            retries=0,
-            progress=progress,
-            pool=pool,
-            runs_user_code=not is_built_in,
-        )
+    with open_job_pool(
+        workers=workers,
+        backend=backend,
+        ray_address=ray_address,
+        progress=progress,
+        runs_user_code=not is_built_in,
+    ) as pool:
         if export_format.counts_tokens:
             vocab_size = vocab_size or (manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
-            slots, max_id = measure_shards(slots, run, with_max=vocab_size is None)
+            slots, max_id = measure_shards(slots, pool.run, with_max=vocab_size is None)
             vocab_size = vocab_size or max_id + 1
         is_json = manifest.format in JSON_SHARD_FORMATS and find_members(manifest) is None
         samples_schema = export_format.needs_typed_columns and is_json
@@ -181,10 +172,9 @@ def export(
             export_format.make_common_files(splits),
             slots,
             prefix,
-            run,
+            pool,
             suffixes=export_format.folder_suffixes,
             overwrite=overwrite,
-            settings=settings,
         )
     usage = [layout.usage(prefix) for layout in layouts.values()]
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
@@ -260,11 +250,10 @@ def _write_files(
     common: Sequence[PlannedFile],
     slots: dict[str, list[ShardSlot]],
     prefix: str,
-    run: RunTasks,
+    pool: JobPool,
     *,
     suffixes: tuple[str, ...],
     overwrite: bool,
-    settings: RaySettings | None,
 ) -> tuple[Sequence[Location], int]:
     """Write the files; return them, and how many numbers became null."""
     planned = [*(file for layout in layouts.values() for file in layout.files), *common]
@@ -288,11 +277,10 @@ def _write_files(
         for file in common:
             files.add(file.name, file.num_bytes, file.head)
         tasks = [Task(slot.path, (split, slot)) for split in layouts for slot in slots[split]]
-        if settings is not None:
-            settings.job_stem = files.temporary_stem
+        pool.store_jobs_at(files.temporary_stem)
         worker_state = {split: (layout, paths[split]) for split, layout in layouts.items()}
-        setup = partial(_set_up_worker, worker_state, tasks[0].id if settings is not None else None)
-        num_nan = sum(count for _, count in run(_fill_shard, tasks, setup=setup, desc="exporting"))
+        setup = partial(_set_up_worker, worker_state, tasks[0].id if pool.is_cluster else None)
+        num_nan = sum(count for _, count in pool.run(_fill_shard, tasks, setup=setup, desc="exporting"))
         return files.commit(replaced=existing), num_nan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gristmill.core.names import check_choice
 from gristmill.engine.tasks import Task
@@ -14,11 +14,9 @@ from gristmill.exports.tokens import measure_shard
 if TYPE_CHECKING:
     from gristmill.engine.tasks import Context
     from gristmill.exports.tokens import ShardSize
+    from gristmill.pipeline.jobs.job_pool import RunTasks
     from gristmill.shards.manifests.manifest import Manifest
     from gristmill.storage.locations import Location
-
-RunTasks = partial[Any]
-"""`run_tasks` with the workers of the export."""
 
 
 def select_shards(

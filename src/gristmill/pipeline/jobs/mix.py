@@ -3,20 +3,20 @@
 For trainers that read files in their order, or to fix a mixture once and for all. `Stream` needs no such copy: it mixes
 while it reads. Whole epochs of a source come first; the rows of the last, incomplete epoch are chosen by a permutation,
 so a larger size only adds rows. Sources are interleaved as by the step `mix`; without interleaving, whole epochs are
-plain copies of shards. Shards are written to the work folder and published like those of a run, so a mix that is killed
-leaves no half dataset. Memory: 16 bytes for each row of the largest source, and one block of rows.
+plain copies of shards. Shards are written to the work folder by all workers and published like those of a run, so a
+mix that is killed leaves no half dataset. Memory: 16 bytes for each row of the largest source here, and one block of
+rows in a worker.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from gristmill.core.books import Account
 from gristmill.core.errors import UsageError
@@ -26,39 +26,44 @@ from gristmill.core.recipe import DEFAULT_SAMPLES
 from gristmill.order import Permutation
 from gristmill.order.permutation import make_epoch_key
 from gristmill.order.shares import plan_shares
+from gristmill.pipeline.jobs.job_pool import open_job_pool
 from gristmill.pipeline.jobs.mix_inputs import open_inputs
-from gristmill.pipeline.jobs.mix_lane import InterleavedLane, select_rows, write_shard
+from gristmill.pipeline.jobs.mix_lane import SPLIT, MixJob, plan_apart, plan_interleaved, write_shards
+from gristmill.pipeline.jobs.mix_rows import PartialEpoch, select_rows
+from gristmill.pipeline.planning.stores import check_output_store
 from gristmill.pipeline.publishing.journal import replace_dataset
 from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.pipeline.publishing.report_files import publish_report
+from gristmill.pipeline.stages.node_check import write_node_check
 from gristmill.pipeline.work_folder import check_output_folder, check_writable, remove_work_folder, work_path
-from gristmill.shards.arrow_stream import read_mapped_batches
-from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
+from gristmill.shards.block_index import BlockIndexWriter
+from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.manifests.manifest import MIXED, Manifest
-from gristmill.shards.manifests.stored_files import MANIFEST, MixedShare, Schema, Shard
+from gristmill.shards.manifests.stored_files import MANIFEST, MixedShare, Schema, file_key
+from gristmill.shards.token_rows import CHATS
 from gristmill.steps.mix import UNITS
-from gristmill.storage.commit import PendingFile, write_file
+from gristmill.steps.records.source_column import with_source_field
+from gristmill.storage.commit import write_file
 from gristmill.storage.locations import parse_location
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
     from gristmill.order.shares import SourceShare
+    from gristmill.pipeline.jobs.job_pool import JobPool
     from gristmill.pipeline.jobs.mix_inputs import MixSource
-    from gristmill.shards.block_index import ShardBlocks
-    from gristmill.shards.manifests.stored_files import InputFile, LaneIndex
+    from gristmill.pipeline.jobs.mix_rows import SelectedRows
+    from gristmill.pipeline.stages.node_check import NodeCheck
+    from gristmill.shards.manifests.stored_files import InputFile, LaneIndex, Shard
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
 
-    Selection = Mapping[str, tuple["Share", NDArray[np.bool_]]]
+    Selection = Mapping[str, tuple["Share", PartialEpoch]]
     """By source: its share, and which rows of the incomplete epoch belong to it."""
 
-_SPLIT = "train"
 _INDEX = "index"
-_COPY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +94,13 @@ def mix(
     size: int,
     by: str = "tokens",
     max_epochs: float = 1.0,
-    split: str = _SPLIT,
+    split: str = SPLIT,
     seed: int = 0,
     interleave: bool = True,
+    workers: int | Literal["auto"] = "auto",
+    backend: str = "auto",
+    ray_address: str | None = None,
+    progress: bool | None = None,
 ) -> list[Share]:
     """Write a dataset of `size` tokens, rows or documents from several datasets, in the proportions of their weights.
 
@@ -105,6 +114,11 @@ def mix(
         seed: Seed for the choice of rows in an incomplete epoch.
         interleave: Write one lane, `train/mixed/`, every beginning of which holds each source in its share; documents
             get a column `source`. False: a folder for each source.
+        workers: The number of workers; "auto": as many as this machine allows.
+        backend: "serial", "threads", "processes", or "ray": the nodes of a Ray cluster, which all see inputs and output
+            under the same names. "auto": small mixes in this process, all others in worker processes.
+        ray_address: The cluster, for `backend="ray"`. Default: `RAY_ADDRESS`, a running cluster, or a new one here.
+        progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
 
     Returns:
         The share of each source.
@@ -113,48 +127,49 @@ def mix(
     size, seed = check_whole_number("size", size, least=1), check_seed(seed)
     interleave = check_bool("interleave", interleave)
     target = parse_location(output)
-    weights, sources = open_inputs(inputs, split, by)
-    if interleave and MIXED in weights:
-        raise UsageError(f'"{MIXED}" is the name of the lane that is written', help="give this dataset another name")
-    available = {source.name: int(source.row_weights.sum()) for source in sources}
-    shares = plan_shares(weights, available, size=size, by=by, max_epochs=max_epochs)
-    selection = {source.name: _select_rows(source, shares[source.name], seed) for source in sources}
-    for name, (share, _) in selection.items():
-        if not share.taken:
+    if backend == "auto" and find_protocol(str(target)) == "memory":
+        backend = "serial"
+    check_output_store(str(target), backend)
+    with open_job_pool(workers=workers, backend=backend, ray_address=ray_address, progress=progress) as pool:
+        weights, sources = open_inputs(inputs, split, by, pool.run)
+        if interleave and MIXED in weights:
             raise UsageError(
-                f"{name}: its share of {size:,} {by} is nothing: nothing is left for it", help="choose a larger size"
+                f'"{MIXED}" is the name of the lane that is written', help="give this dataset another name"
             )
-    check_writable(target)
-    if (target / MANIFEST).exists():
-        raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
-    check_output_folder(target)
-    with lock_output(target) as held:
-        run_id = held.run_id
-        remove_work_folder(target)  # a mix that was killed before it published may have left shards there
-        options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
-        write_lanes = _write_interleaved if interleave else _write_apart
-        with BlockIndexWriter((target / work_path(_INDEX)).parent, _INDEX, run_id) as writer:
-            lanes = write_lanes(sources, selection, target, run_id, writer)
-            index = writer.commit()
-        _publish(sources, lanes, index, target, held, {**options, "interleave": interleave})
+        available = {source.name: int(source.row_weights.sum()) for source in sources}
+        shares = plan_shares(weights, available, size=size, by=by, max_epochs=max_epochs)
+        selection = {source.name: _select_rows(source, shares[source.name], seed) for source in sources}
+        for name, (share, _) in selection.items():
+            if not share.taken:
+                raise UsageError(
+                    f"{name}: its share of {size:,} {by} is nothing: nothing is left for it",
+                    help="choose a larger size",
+                )
+        check_writable(target)
+        if (target / MANIFEST).exists():
+            raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
+        check_output_folder(target)
+        with lock_output(target) as held:
+            remove_work_folder(target)  # a mix that was killed before it published may have left shards there
+            lanes, index = _write_lanes(sources, selection, target, held.run_id, pool, interleave=interleave)
+            options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
+            _publish(sources, lanes, index, target, held, {**options, "interleave": interleave})
     return [selection[source.name][0] for source in sources]
 
 
-def _select_rows(source: MixSource, share: SourceShare, seed: int) -> tuple[Share, NDArray[np.bool_]]:
+def _select_rows(source: MixSource, share: SourceShare, seed: int) -> tuple[Share, PartialEpoch]:
     """Select whole epochs, and rows of one more, incomplete epoch."""
     num_rows = len(source.row_weights)
     # The first rows of a fixed random order: whatever the size, it only decides how far the order is followed.
+    key = make_epoch_key(seed, f"mix/{source.name}", 0)
     order = np.empty(num_rows, dtype=np.int64)
-    order[Permutation(num_rows, make_epoch_key(seed, f"mix/{source.name}", 0))(np.arange(num_rows))] = np.arange(
-        num_rows
-    )
+    order[Permutation(num_rows, key)(np.arange(num_rows))] = np.arange(num_rows)
     reached = np.concatenate([[0], np.cumsum(source.row_weights[order])])
     count = share.count_rows_to_take(reached)
-    is_selected = np.zeros(num_rows, dtype=np.bool_)
-    is_selected[order[:count]] = True
     whole_epochs = share.whole_epochs
     amount = whole_epochs * share.available + int(reached[count])
-    return Share(source.name, share.amount, share.available, whole_epochs, count, amount), is_selected
+    partial_epoch = PartialEpoch(num_rows, key, count)
+    return Share(source.name, share.amount, share.available, whole_epochs, count, amount), partial_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,90 +188,67 @@ class _WrittenLanes:
         return chain.from_iterable(self.lanes.values())
 
 
-def _write_interleaved(
-    sources: list[MixSource], selection: Selection, target: Location, run_id: str, index: BlockIndexWriter
-) -> _WrittenLanes:
-    file_ids: set[int] = set()
-    rows = []
-    for source in sources:
-        share, is_selected = selection[source.name]
-        rows.append(select_rows(source, share.whole_epochs, is_selected, file_ids))
-    lane = InterleavedLane(rows)
-    shards = lane.write(_SPLIT, target, run_id, index)
-    shares = {source_rows.source.name: source_rows.measure_share() for source_rows in rows}
-    return _WrittenLanes(
-        {MIXED: shards},
-        {name: share.rows for name, share in shares.items()},
-        Schema.of(lane.schema),
-        dict(chain.from_iterable(source_rows.list_input_files() for source_rows in rows)),
-        shares,
+def _write_lanes(
+    sources: list[MixSource], selection: Selection, target: Location, run_id: str, pool: JobPool, *, interleave: bool
+) -> tuple[_WrittenLanes, dict[str, dict[str, LaneIndex]]]:
+    """Write all shards and their index to the work folder."""
+    file_ids: set[int] | None = set() if interleave else None
+    rows = [
+        select_rows(source, selection[source.name][0].whole_epochs, selection[source.name][1], file_ids)
+        for source in sources
+    ]
+    schema = sources[0].manifest.schema.to_arrow()
+    if interleave:
+        schema = canonicalize_schema(with_source_field(schema))
+        planned = plan_interleaved(rows, sum(map(_estimate_bytes, sources, rows)))
+    else:
+        planned = plan_apart(rows, [source.shards for source in sources])
+    check = _write_node_check(rows, sources, target, run_id) if pool.is_cluster else None
+    pool.store_jobs_at(target.absolute() / work_path("job-"))
+    job = MixJob(tuple(rows), schema, target.absolute(), run_id, check)
+    lanes: dict[str, list[Shard]] = {}
+    counts: list[Counter[str]] = [Counter() for _ in sources]
+    with BlockIndexWriter((target / work_path(_INDEX)).parent, _INDEX, run_id) as writer:
+        for lane, written in write_shards(planned, job, pool.run):
+            lanes.setdefault(lane, []).append(written.shard)
+            writer.add(SPLIT, lane, written.blocks)
+            for count, of_shard in zip(counts, written.counts, strict=False):  # none where sources are apart
+                count.update(of_shard)
+        index = writer.commit()
+    num_rows = {selected.name: selected.num_rows for selected in rows}
+    if not interleave:
+        files = {key: file for source in sources for key, file in source.manifest.files.items()}
+        return _WrittenLanes(lanes, num_rows, Schema.of(schema), files), index
+    files = dict(chain.from_iterable(map(_list_input_files, sources, rows)))
+    shares = {source.name: _make_share(source, count) for source, count in zip(sources, counts, strict=True)}
+    return _WrittenLanes(lanes, num_rows, Schema.of(schema), files, shares), index
+
+
+def _estimate_bytes(source: MixSource, rows: SelectedRows) -> int:
+    """Estimate the size of the selected rows."""
+    return sum(shard.bytes for shard in source.shards) * rows.num_rows // len(source.row_weights)
+
+
+def _list_input_files(source: MixSource, rows: SelectedRows) -> Iterator[tuple[str, InputFile]]:
+    """List the input files by the ids in the rows, as files of this source."""
+    for key, file in source.manifest.files.items():
+        number = int(key, 16)
+        yield file_key(rows.new_file_ids.get(number, number)), msgspec.structs.replace(file, source=source.name)
+
+
+def _make_share(source: MixSource, counts: Counter[str]) -> MixedShare:
+    return MixedShare(
+        rows=counts["rows"],
+        tokens=counts["tokens"] or None,
+        trained_tokens=counts["trained_tokens"] if source.manifest.kind == CHATS else msgspec.UNSET,
     )
 
 
-def _write_apart(
-    sources: list[MixSource], selection: Selection, target: Location, run_id: str, index: BlockIndexWriter
-) -> _WrittenLanes:
-    lanes = {source.name: _write_source(source, *selection[source.name], target, run_id, index) for source in sources}
-    return _WrittenLanes(
-        lanes,
-        {name: sum(shard.rows for shard in shards) for name, shards in lanes.items()},
-        sources[0].manifest.schema,
-        {key: file for source in sources for key, file in source.manifest.files.items()},
-    )
-
-
-def _shard_path(source: str, number: int) -> str:
-    return f"{_SPLIT}/{source}/shard-{number:05d}.arrow"
-
-
-def _write_source(
-    source: MixSource,
-    share: Share,
-    is_selected: NDArray[np.bool_],
-    target: Location,
-    run_id: str,
-    index: BlockIndexWriter,
-) -> list[Shard]:
-    written: list[Shard] = []
-    for _ in range(share.whole_epochs):
-        for shard in source.shards:
-            path = _shard_path(source.name, len(written))
-            with PendingFile(target / work_path(path), run_id) as file:
-                for piece in _read_pieces(shard.below(source.folder)):
-                    file.write(piece)
-                file.commit()
-            written.append(msgspec.structs.replace(shard, path=path, bytes=file.num_bytes, xxh3=file.checksum))
-            index.add(_SPLIT, source.name, scan_blocks(shard.below(source.folder), shard, shard.rows, "arrow"))
-    first = 0
-    for shard in source.shards:
-        is_row_selected = is_selected[first : first + shard.rows]
-        first += shard.rows
-        if is_row_selected.any():
-            path = _shard_path(source.name, len(written))
-            selected, blocks = _write_selected_rows(source, shard, is_row_selected, target, path, run_id)
-            written.append(selected)
-            index.add(_SPLIT, source.name, blocks)
-    return written
-
-
-def _read_pieces(path: Location) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_COPY_BYTES):
-            yield piece
-
-
-def _write_selected_rows(
-    source: MixSource, shard: Shard, is_selected: NDArray[np.bool_], target: Location, path: str, run_id: str
-) -> tuple[Shard, ShardBlocks]:
-    """Write the selected rows of a shard, in their order."""
-
-    def read_rows() -> Iterator[pa.RecordBatch]:
-        first = 0
-        for batch in read_mapped_batches(shard.below(source.folder)):
-            yield batch.filter(pa.array(is_selected[first : first + batch.num_rows]))
-            first += batch.num_rows
-
-    return write_shard(read_rows(), source.manifest.schema.to_arrow(), target, path, run_id, shard.tasks)
+def _write_node_check(rows: list[SelectedRows], sources: list[MixSource], target: Location, run_id: str) -> NodeCheck:
+    """Write what every node must see: a token in the output. The first shard of each source is looked for, too."""
+    check = write_node_check([target.absolute()], (), run_id)
+    sizes = [(str(selected.paths[0]), source.shards[0].bytes) for selected, source in zip(rows, sources, strict=True)]
+    return replace(check, files=tuple(sizes))
 
 
 def _publish(
@@ -277,9 +269,9 @@ def _publish(
         kind=first.kind,
         format="arrow",
         schema=lanes.schema,
-        splits={_SPLIT: lanes.lanes},
+        splits={SPLIT: lanes.lanes},
         index=index,
-        mixed={_SPLIT: lanes.shares} if lanes.shares else {},
+        mixed={SPLIT: lanes.shares} if lanes.shares else {},
         books={source.name: [_make_account(source, lanes.num_rows[source.name])] for source in sources},
         recipe={"mix": {**options, "inputs": {source.name: str(source.folder) for source in sources}}},
         versions=first.versions,
@@ -287,7 +279,7 @@ def _publish(
         tokenizer=tokenizer,
         files=lanes.files,
     ).seal()
-    index_files = [file for lane in index[_SPLIT].values() for file in lane.files()]
+    index_files = [file for lane in index[SPLIT].values() for file in lane.files()]
     moves = [(work_path(file.path), file.path) for file in (*lanes.shards(), *index_files, *tokenizer_files)]
     replace_dataset(target, manifest, moves, (), held)  # no receipts: a mix has nothing that an update could reuse
     remove_work_folder(target)

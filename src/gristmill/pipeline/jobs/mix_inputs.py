@@ -13,6 +13,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import check_positive_number
 from gristmill.core.recipe import check_source_name
+from gristmill.engine.tasks import Task
 from gristmill.shards.arrow_stream import read_mapped_batches
 from gristmill.shards.damage import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from gristmill.engine.tasks import Context
+    from gristmill.pipeline.jobs.job_pool import RunTasks
     from gristmill.shards.manifests.manifest import Manifest
     from gristmill.shards.manifests.stored_files import Shard
     from gristmill.storage.locations import Location
@@ -42,10 +45,33 @@ class MixSource:
     """How much each row counts, in the unit of the mix."""
 
 
-def open_inputs(inputs: object, split: str, by: str) -> tuple[dict[str, float], list[MixSource]]:
+@dataclass(frozen=True, slots=True)
+class _ShardToWeigh:
+    """A shard whose rows are checked and weighed by a task."""
+
+    folder: Location
+    shard: Shard
+    by: str
+    schema: pa.Schema | None
+
+
+def open_inputs(inputs: object, split: str, by: str, run: RunTasks) -> tuple[dict[str, float], list[MixSource]]:
     """Open and check the datasets of a mix; returns their weights by name, and the datasets."""
     folders, weights = _check_inputs(inputs)
-    sources = [_open_source(name, folder, split, by) for name, folder in folders.items()]
+    opened = [(name, folder, *_open_source(folder, split, by)) for name, folder in folders.items()]
+    tasks = [
+        Task(str(shard.below(folder)), _ShardToWeigh(folder.absolute(), shard, by, manifest.shard_schema()))
+        for _, folder, manifest, shards in opened
+        for shard in shards
+    ]
+    row_weights = {task.id: weighed for task, weighed in run(_weigh_shard, tasks, desc="checking")}
+    sources = []
+    for name, folder, manifest, shards in opened:
+        all_weights = [row_weights[str(shard.below(folder))] for shard in shards]
+        source = MixSource(name, folder, manifest, shards, np.concatenate(all_weights, dtype=np.int64))
+        if not source.row_weights.any():
+            raise UsageError(f"the rows of {folder} hold no {by}")
+        sources.append(source)
     _check_compatible(sources)
     return weights, sources
 
@@ -63,7 +89,7 @@ def _check_inputs(inputs: object) -> tuple[dict[str, Location], dict[str, float]
     return folders, weights
 
 
-def _open_source(name: str, folder: Location, split: str, by: str) -> MixSource:
+def _open_source(folder: Location, split: str, by: str) -> tuple[Manifest, list[Shard]]:
     manifest = load_manifest(folder)
     if manifest.format != "arrow":
         raise UsageError(
@@ -75,27 +101,25 @@ def _open_source(name: str, folder: Location, split: str, by: str) -> MixSource:
     shards = [shard for shard_split, _, shard in manifest.shards() if shard_split == split and shard.rows]
     if not shards:
         raise UsageError(f"{folder} has no rows in the split {split}")
-    schema = manifest.shard_schema()
-    row_weights = np.concatenate([_weigh_shard(folder, shard, by, schema) for shard in shards])
-    if not row_weights.any():
-        raise UsageError(f"the rows of {folder} hold no {by}")
-    return MixSource(name, folder, manifest, shards, row_weights)
+    return manifest, shards
 
 
-def _weigh_shard(folder: Location, shard: Shard, by: str, schema: pa.Schema | None) -> NDArray[np.int64]:
-    """Find how much each row of a shard counts."""
+def _weigh_shard(task: Task, context: Context) -> NDArray[np.integer]:
+    """Check a shard, and find how much each of its rows counts."""
+    folder, shard, by = task.payload.folder, task.payload.shard, task.payload.by
     path = shard.below(folder)
     try:
         # First of all: a damaged length would silently change the shares.
         if measure_file(path) != shard.bytes or compute_file_checksum(str(path)) != shard.xxh3:
             raise make_damage_error(path, "is not as it was written", folder)
-        weights = [_weigh_rows(batch, by) for batch in read_mapped_batches(path, schema)]
+        weights = [_weigh_rows(batch, by) for batch in read_mapped_batches(path, task.payload.schema)]
         row_weights = np.concatenate([np.zeros(0, np.int64), *weights])
     except READ_ERRORS as error:
         raise make_damage_error(path, f"cannot be read: {error}", folder) from error
     if len(row_weights) != shard.rows:
         raise make_damage_error(path, f"holds {len(row_weights)} rows, but the manifest says {shard.rows}", folder)
-    return row_weights
+    context.count(rows=shard.rows)
+    return row_weights.astype(np.min_scalar_type(int(row_weights.max(initial=0))))  # few bytes in the answer
 
 
 def _weigh_rows(batch: pa.RecordBatch, by: str) -> NDArray[np.int64]:

@@ -1,187 +1,208 @@
-"""The datasets of a mix as one sequence of rows, each source in its share of every beginning.
+"""The shards of a mix. Each is written by a task of its own, and the inputs alone decide where it ends.
 
-Rows of a source come epoch after epoch, in the order of its shards. Memory holds one block: the next to be written.
+Interleaved, each source has its share of every beginning of the lane: a task knows how many rows of each source come
+before its shard, and reads on from there. A worker holds one block: the next to be written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import xxhash
 
-from gristmill.core.records import ORIGIN
+from gristmill.engine.tasks import Task
 from gristmill.order.interleaving import Interleaving
 from gristmill.pipeline.planning.units import UNIT_BYTES
 from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
+from gristmill.pipeline.stages.node_check import check_node
 from gristmill.pipeline.work_folder import work_path
-from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, stream_block, stream_header
-from gristmill.shards.block_index import ShardBlocks
-from gristmill.shards.canonical import canonicalize_schema
+from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
+from gristmill.shards.block_index import ShardBlocks, scan_blocks
 from gristmill.shards.manifests.manifest import MIXED
-from gristmill.shards.manifests.stored_files import MixedShare, Shard, file_key
-from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS, is_masked, num_tokens, num_trained_tokens
+from gristmill.shards.manifests.stored_files import Shard
+from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
 from gristmill.steps.read import CELL_BYTES
-from gristmill.steps.records.source_column import with_source, with_source_field
+from gristmill.steps.records.source_column import with_source
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
+    import pyarrow as pa
 
-    from gristmill.pipeline.jobs.mix_inputs import MixSource
-    from gristmill.shards.block_index import BlockIndexWriter
-    from gristmill.shards.manifests.stored_files import InputFile
+    from gristmill.engine.tasks import Context
+    from gristmill.pipeline.jobs.job_pool import RunTasks
+    from gristmill.pipeline.jobs.mix_rows import SelectedRows
+    from gristmill.pipeline.stages.node_check import NodeCheck
     from gristmill.storage.locations import Location
 
+SPLIT = "train"
+"""The split that a mix writes."""
+_COPY_BYTES = 4 << 20
 
-@dataclass(slots=True)
-class SelectedRows:
-    """The rows of one source that are part of a mix, in their order."""
 
-    source: MixSource
-    whole_epochs: int
-    is_selected: NDArray[np.bool_]
-    """Which rows of the incomplete epoch are part of it."""
-    new_file_ids: dict[int, int]
-    """New ids of input files whose own id another source of the mix has, too."""
-    counts: Counter[str] = field(default_factory=Counter)
-    """Numbers of rows and tokens; complete when all batches have been read."""
+@dataclass(frozen=True, slots=True)
+class MixJob:
+    """All that tasks have in common; each worker keeps it."""
 
-    @property
-    def num_rows(self) -> int:
-        return self.whole_epochs * len(self.is_selected) + int(np.count_nonzero(self.is_selected))
+    sources: tuple[SelectedRows, ...]
+    schema: pa.Schema
+    target: Location
+    run_id: str
+    check: NodeCheck | None
+    """For the nodes of a cluster."""
 
-    @property
-    def num_bytes(self) -> int:
-        """The approximate size of the selected rows."""
-        return sum(shard.bytes for shard in self.source.shards) * self.num_rows // len(self.is_selected)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read all selected rows; documents get the name of the source."""
-        for epoch in range(self.whole_epochs + 1):
-            is_selected = None if epoch < self.whole_epochs else self.is_selected
-            for batch in self._read_epoch(is_selected):
-                if batch.num_rows:
-                    self._count(batch)
-                    yield with_source(batch, self.source.name)
+@dataclass(frozen=True, slots=True)
+class WrittenShard:
+    """A shard in the work folder, described under its final path."""
 
-    def _read_epoch(self, is_selected: NDArray[np.bool_] | None) -> Iterator[pa.RecordBatch]:
-        """Read one epoch; None: all rows of it."""
-        first = 0
-        for shard in self.source.shards:
-            if is_selected is not None and not is_selected[first : first + shard.rows].any():
-                first += shard.rows
-                continue
-            for stored_batch in read_mapped_batches(shard.below(self.source.folder)):
-                batch = _replace_file_ids(stored_batch, self.new_file_ids) if self.new_file_ids else stored_batch
-                if is_selected is None:
-                    yield batch
-                else:
-                    yield batch.filter(pa.array(is_selected[first : first + batch.num_rows]))
-                first += batch.num_rows
+    shard: Shard
+    blocks: ShardBlocks
+    counts: list[Counter[str]]
+    """Numbers of rows and tokens of each source, in an interleaved lane."""
 
-    def _count(self, batch: pa.RecordBatch) -> None:
-        self.counts["rows"] += batch.num_rows
-        if self.source.manifest.holds_rows:
-            self.counts["tokens"] += num_tokens(batch)
-        if self.source.manifest.kind == CHATS:
-            self.counts["trained_tokens"] += num_trained_tokens(batch)
 
-    def measure_share(self) -> MixedShare:
-        """Count what the lane holds of the source."""
-        is_chats = self.source.manifest.kind == CHATS
-        return MixedShare(
-            rows=self.counts["rows"],
-            tokens=self.counts["tokens"] or None,
-            trained_tokens=self.counts["trained_tokens"] if is_chats else msgspec.UNSET,
+@dataclass(frozen=True, slots=True)
+class InterleavedShard:
+    """Consecutive rows of the lane in which all sources are interleaved."""
+
+    number: int
+    first: int
+    """The number of its first row in the lane."""
+    drawn: list[int]
+    """Rows of each source before it."""
+    next_drawn: list[int]
+    """Rows of each source before the next shard."""
+    block_rows: int
+    lane: str = MIXED
+
+    def write(self, job: MixJob, path: str) -> WrittenShard:
+        """Write it to the work folder; `path` is its final path."""
+        num_rows = sum(self.next_drawn) - sum(self.drawn)
+        order = Interleaving([rows.num_rows for rows in job.sources]).sources(self.first, self.drawn, num_rows)
+        counts: list[Counter[str]] = [Counter() for _ in job.sources]
+        cursors = [
+            RowCursor(_count_batches(rows.batches(first, stop), rows.name, count))
+            for rows, first, stop, count in zip(job.sources, self.drawn, self.next_drawn, counts, strict=True)
+        ]
+        blocks = (
+            interleave_rows(order[start : start + self.block_rows], cursors)
+            for start in range(0, num_rows, self.block_rows)
         )
-
-    def list_input_files(self) -> Iterator[tuple[str, InputFile]]:
-        """List the input files by the ids in the rows, as files of this source."""
-        for key, file in self.source.manifest.files.items():
-            number = int(key, 16)
-            yield (
-                file_key(self.new_file_ids.get(number, number)),
-                msgspec.structs.replace(file, source=self.source.name),
-            )
+        return WrittenShard(*_write_batches(blocks, job, path, tasks=[]), counts)
 
 
-def select_rows(
-    source: MixSource, whole_epochs: int, is_selected: NDArray[np.bool_], file_ids: set[int]
-) -> SelectedRows:
-    """Select whole epochs of a source, and rows of one more. Adds its file ids to `file_ids`, those of other sources.
+@dataclass(frozen=True, slots=True)
+class SourceShard:
+    """A shard of one source: a copy, or its rows in the incomplete epoch."""
 
-    The id of an input file is a hash of its source and path. Two recipes may both have a source `web` with a file
-    `a.jsonl`: where their datasets are mixed, one of the two files needs another id.
-    """
-    own_ids = {int(key, 16) for key in source.manifest.files}
-    clashes = own_ids & file_ids
-    new_file_ids = {
-        number: xxhash.xxh3_64_intdigest(f"{source.name}\0{file_key(number)}".encode()) for number in clashes
-    }
-    file_ids |= (own_ids - clashes) | set(new_file_ids.values())
-    return SelectedRows(source, whole_epochs, is_selected, new_file_ids)
+    lane: str
+    number: int
+    source_number: int
+    shard_number: int
+    shard: Shard
+    """The shard of the input."""
+    is_partial: bool
 
-
-class InterleavedLane:
-    """The lane that a mix writes. The inputs alone decide where its shards end."""
-
-    def __init__(self, sources: Sequence[SelectedRows]) -> None:
-        self.sources = sources
-        first = sources[0].source.manifest
-        self.schema = canonicalize_schema(with_source_field(first.schema.to_arrow()))
-        self._order = Interleaving([rows.num_rows for rows in sources])
-        num_rows, num_bytes = self._order.num_records, sum(rows.num_bytes for rows in sources)
-        self._shard_rows = -(-num_rows // max(1, -(-num_bytes // UNIT_BYTES)))
-        self._block_rows = max(1, num_rows * CELL_BYTES // max(num_bytes, 1))
-
-    def list_paths(self, split: str) -> list[str]:
-        """List the final paths of the shards."""
-        num_shards = -(-self._order.num_records // self._shard_rows)
-        return [f"{split}/{MIXED}/shard-{number:05d}.arrow" for number in range(num_shards)]
-
-    def write(self, split: str, target: Location, run_id: str, index: BlockIndexWriter) -> list[Shard]:
-        """Write all shards to the work folder."""
-        cursors = [RowCursor(rows.batches()) for rows in self.sources]
-        drawn = np.zeros(len(cursors), dtype=np.int64)
-        shards = []
-        for number, path in enumerate(self.list_paths(split)):
-            first = number * self._shard_rows
-            stop = min(first + self._shard_rows, self._order.num_records)
-            sources = self._order.sources(first, drawn, stop - first)
-            drawn += np.bincount(sources, minlength=len(cursors))
-            blocks = (
-                interleave_rows(sources[start : start + self._block_rows], cursors)
-                for start in range(0, len(sources), self._block_rows)
-            )
-            shard, shard_blocks = write_shard(blocks, self.schema, target, path, run_id, tasks=[])
-            index.add(split, MIXED, shard_blocks)
-            shards.append(shard)
-        return shards
+    def write(self, job: MixJob, path: str) -> WrittenShard:
+        """Write it to the work folder; `path` is its final path."""
+        rows = job.sources[self.source_number]
+        if self.is_partial:
+            count = rows.partial_rows[self.shard_number]
+            batches = rows.shard_batches(self.shard_number, 0, count, is_partial=True)
+            return WrittenShard(*_write_batches(batches, job, path, self.shard.tasks), [])
+        source_path = rows.paths[self.shard_number]
+        with PendingFile(job.target / work_path(path), job.run_id) as file, source_path.open("rb") as content:
+            while piece := content.read(_COPY_BYTES):
+                file.write(piece)
+            file.commit()
+        shard = msgspec.structs.replace(self.shard, path=path, bytes=file.num_bytes, xxh3=file.checksum)
+        return WrittenShard(shard, scan_blocks(source_path, self.shard, self.shard.rows, "arrow"), [])
 
 
-def write_shard(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, target: Location, path: str, run_id: str, tasks: list[str]
+PlannedShard = InterleavedShard | SourceShard
+
+
+def plan_interleaved(sources: Sequence[SelectedRows], num_bytes: int) -> list[PlannedShard]:
+    """Plan the shards of one lane for all sources; the selected rows have about this many bytes."""
+    order = Interleaving([rows.num_rows for rows in sources])
+    shard_rows = -(-order.num_records // max(1, -(-num_bytes // UNIT_BYTES)))
+    block_rows = max(1, order.num_records * CELL_BYTES // max(num_bytes, 1))
+    borders = order.borders(shard_rows).tolist()
+    return [
+        InterleavedShard(number, number * shard_rows, drawn, next_drawn, block_rows)
+        for number, (drawn, next_drawn) in enumerate(pairwise(borders))
+    ]
+
+
+def plan_apart(sources: Sequence[SelectedRows], shards: Sequence[Sequence[Shard]]) -> list[PlannedShard]:
+    """Plan the shards of a lane for each source."""
+    planned: list[PlannedShard] = []
+    for source_number, (rows, source_shards) in enumerate(zip(sources, shards, strict=True)):
+        whole = [(number, False) for _ in range(rows.whole_epochs) for number in range(len(source_shards))]
+        partly = [(number, True) for number, count in enumerate(rows.partial_rows) if count]
+        planned += [
+            SourceShard(rows.name, number, source_number, shard_number, source_shards[shard_number], is_partial)
+            for number, (shard_number, is_partial) in enumerate(whole + partly)
+        ]
+    return planned
+
+
+def write_shards(planned: Sequence[PlannedShard], job: MixJob, run: RunTasks) -> Iterator[tuple[str, WrittenShard]]:
+    """Write all shards to the work folder; yield each with its lane, in their order."""
+    tasks = [Task(f"{SPLIT}/{shard.lane}/shard-{shard.number:05d}.arrow", shard) for shard in planned]
+    waiting: dict[str, WrittenShard] = {}
+    next_number = 0
+    for task, written in run(_run_task, tasks, setup=partial(_set_up_worker, job), desc="mixing"):
+        waiting[task.id] = written
+        while next_number < len(tasks) and tasks[next_number].id in waiting:
+            yield planned[next_number].lane, waiting.pop(tasks[next_number].id)
+            next_number += 1
+
+
+def _set_up_worker(job: MixJob) -> MixJob:
+    if job.check is not None:
+        check_node(job.check)
+    return job
+
+
+def _run_task(task: Task, context: Context) -> WrittenShard:
+    written: WrittenShard = task.payload.write(context.state, task.id)
+    context.count(rows=written.shard.rows)
+    return written
+
+
+def _count_batches(batches: Iterator[pa.RecordBatch], source: str, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+    """Count rows and tokens of a source on their way; documents get its name."""
+    for batch in batches:
+        counts.update(rows=batch.num_rows)
+        if LENGTHS in batch.schema.names:
+            counts.update(tokens=num_tokens(batch))
+        if is_masked(batch.schema):
+            counts.update(trained_tokens=num_trained_tokens(batch))
+        yield with_source(batch, source)
+
+
+def _write_batches(
+    batches: Iterator[pa.RecordBatch], job: MixJob, path: str, tasks: list[str]
 ) -> tuple[Shard, ShardBlocks]:
-    """Write a shard to the work folder; `path` is its final path."""
     count: Counter[str] = Counter()
-    is_chats = is_masked(schema)
-    header = stream_header(schema)
+    is_chats = is_masked(job.schema)
+    header = stream_header(job.schema)
     blocks = ShardBlocks(len(header))
-    with PendingFile(target / work_path(path), run_id) as file:
+    with PendingFile(job.target / work_path(path), job.run_id) as file:
         file.write(header)
         for batch in batches:
-            block = stream_block(batch, schema)
+            block = stream_block(batch, job.schema)
             file.write(block)
             blocks.add(block, batch)
             count["rows"] += batch.num_rows
-            if LENGTHS in schema.names:
+            if LENGTHS in job.schema.names:
                 count["tokens"] += num_tokens(batch)
             if is_chats:
                 count["trained"] += num_trained_tokens(batch)
@@ -192,25 +213,8 @@ def write_shard(
         bytes=file.num_bytes,
         xxh3=file.checksum,
         rows=count["rows"],
-        tokens=count["tokens"] if LENGTHS in schema.names else None,
+        tokens=count["tokens"] if LENGTHS in job.schema.names else None,
         trained_tokens=count["trained"] if is_chats else msgspec.UNSET,
         tasks=tasks,
     )
     return shard, blocks
-
-
-def _replace_file_ids(batch: pa.RecordBatch, new_file_ids: dict[int, int]) -> pa.RecordBatch:
-    """Replace ids of input files in the origins of a batch."""
-    name = ORIGINS if ORIGINS in batch.schema.names else ORIGIN
-    index = batch.schema.get_field_index(name)
-    column = batch.column(index)
-    origin = column.values if name == ORIGINS else column
-    ids: NDArray[np.uint64] = origin.field("file").to_numpy(zero_copy_only=False).copy()
-    for old in np.unique(ids).tolist():
-        if old in new_file_ids:
-            ids[ids == old] = new_file_ids[old]
-    fields = [pa.array(ids), origin.field("position"), origin.field("part")]
-    changed = pa.StructArray.from_arrays(fields, fields=list(origin.type))
-    if name == ORIGINS:
-        changed = pa.ListArray.from_arrays(column.offsets, changed).cast(column.type)
-    return batch.set_column(index, batch.schema.field(index), changed)
