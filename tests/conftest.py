@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from gristmill_testing.buckets import CREDENTIALS, Bucket, SeaweedServer, find_weed
 from gristmill_testing.fake_packages import forget_packages
+from gristmill_testing.process_state import describe_changes, read_constants, read_settings
 from gristmill_testing.watching import MARK, Leftovers
 
 # These copy `UNIT_BYTES`: imported first in a test that changes it, they would keep what it was there.
@@ -30,6 +31,23 @@ settings.load_profile("any-speed")
 # No test may depend on what an earlier one has found out. Those of the cache itself use a folder of their own.
 os.environ["GRISTMILL_PLAN_CACHE"] = "off"
 choose_plan_cache(None)
+
+
+@pytest.fixture(autouse=True)
+def unchanged_settings():
+    """Fails a test that leaves settings of its process changed: else another one would fail, and not in each run."""
+    before = read_settings()
+    yield
+    assert describe_changes(before, read_settings()) == []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unchanged_constants():
+    """Fails a file of tests that leaves a constant of the package changed."""
+    before = read_constants()
+    yield
+    after = {name: value for name, value in read_constants().items() if name in before}  # others are imported later
+    assert describe_changes(before, after) == []
 
 
 @pytest.fixture
