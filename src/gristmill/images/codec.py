@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Format = Literal["jpeg", "webp", "png"]
 EXTENSIONS: dict[str, str] = {"jpeg": "jpg", "webp": "webp", "png": "png"}
-MAX_DECODED_PIXELS = 1 << 28
-"""The most pixels that are ever decoded, 800 MB of them. A larger image is a bomb, or needs a tool of its own."""
+MAX_DECODED_PIXELS = 178_956_970
+"""The most pixels that are ever decoded, 540 MB: Pillow's own limit. A larger image may be a bomb."""
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 _WITH_FRAMES = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")
 ORIENTATION = 0x0112
@@ -94,8 +94,8 @@ def open_image(content: bytes | memoryview) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the size is checked below, and damage is an error when it is decoded
             image = pil.Image.open(io.BytesIO(content), formats=_list_formats())
-    except pil.Image.DecompressionBombError as error:
-        raise ImageError("image_bomb", str(error)) from None
+    except pil.Image.DecompressionBombError:
+        raise ImageError("image_bomb", f"its header states more than {MAX_DECODED_PIXELS:,} pixels") from None
     except pil.UnidentifiedImageError:
         raise ImageError("not_an_image", "the bytes are of no known image format") from None
     except Exception as error:

@@ -247,3 +247,11 @@ def test_interpreter_flags_are_passed_on(project):
         [sys.executable, "-O", "-W", "error::UserWarning", "script.py"], capture_output=True, text=True, timeout=240
     )
     assert process.stdout == "[(1, ['error::UserWarning'])]\n", process.stderr
+
+
+@pytest.mark.parametrize("closed", ["", "sys.stdout = None; "])
+def test_a_worker_ends_quietly_where_its_output_is_closed(closed):
+    """As after `gristmill run recipe.yaml >&-`: there is nothing to flush."""
+    script = f"import sys; from gristmill.engine.worker.main import _exit_at_once; {closed}_exit_at_once()"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")

@@ -20,7 +20,7 @@ from PIL import Image
 from gristmill.core.errors import UsageError
 from gristmill.core.media import find_image_extension, make_member_field
 from gristmill.core.records import ORIGIN, make_origins
-from gristmill.images.codec import decode_image
+from gristmill.images.codec import MAX_DECODED_PIXELS, ImageError, decode_image, open_image
 from gristmill.steps import Images
 
 
@@ -74,6 +74,12 @@ def test_a_bomb_is_refused_by_its_header():
     """25 GB of pixels are never allocated: the test itself would not survive it."""
     result = apply(Images(), bomb(200_000, 200_000), bomb(20_000, 13_500))
     assert [record.reason for record in result.quarantined] == ["image_bomb", "image_bomb"]
+
+
+def test_a_bomb_has_more_pixels_than_the_limit():
+    assert open_image(bomb(MAX_DECODED_PIXELS // 10, 10)).size == (17_895_697, 10)
+    with pytest.raises(ImageError, match="178,956,970"):
+        open_image(bomb(MAX_DECODED_PIXELS // 10 + 1, 10))
 
 
 def test_without_resize_and_reencode_no_byte_is_touched():

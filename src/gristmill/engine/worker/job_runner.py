@@ -130,6 +130,6 @@ class JobRunner:
 
 def _end_forked_child(*, failed: bool) -> NoReturn:
     """End a child that the user's function forked and that returned from it: it must not answer for the worker."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     os._exit(1 if failed else 0)

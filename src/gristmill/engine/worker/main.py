@@ -107,7 +107,7 @@ def _print_whole_lines() -> None:
 def _exit_at_once() -> NoReturn:
     """Exit without freeing every object: the parent waits, and the system frees memory much faster."""
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the user's shell has closed them
         stream.flush()
     os._exit(0)
 

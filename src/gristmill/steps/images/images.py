@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Images(LocalStep, tag="images", frozen=True, kw_only=True):
     """Decode the images of samples, drop those that are too small, too large or too narrow, and encode them again.
 
-    A corrupt or truncated image, a bomb (more than 268 million pixels), bytes that are no image, and an animated image
+    A corrupt or truncated image, a bomb (more than 178 million pixels), bytes that are no image, and an animated image
     are quarantined. Without `resize` and `reencode` the bytes are never touched. When an image is encoded again, its
     orientation is applied, its colour profile is kept, EXIF (with the location) is removed, and a JPEG has white
     in place of transparent pixels.
