@@ -99,6 +99,10 @@ class Accounting:
         """Add rows that were read in another order than the stream's. They count as if they were the next ones."""
         self.add(batch, None, self._row + len(batch.sources))
 
+    def add_received(self, batch: Batch) -> None:
+        """Add a batch that a DataLoader has received. It may be ahead of others that are used before it."""
+        self.add(batch, None, max(self._row, batch.next_row))
+
     def add(self, batch: Batch, wait_seconds: float | None = 0.0, next_row: int | None = None) -> None:
         """Add a batch that is used, and the time spent waiting for it (None: not known)."""
         if self._started is None:
@@ -171,12 +175,12 @@ class Accounting:
     def _add_pending(self) -> None:
         if not self._pending:
             return
+        pending, self._pending = self._pending, []  # a thread of a DataLoader may be adding others
         # Rows that only fill up a batch have source -1, so they are counted in the last place, which is left out.
-        sources = np.concatenate([sources for sources, _ in self._pending])
-        tokens = np.concatenate([tokens for _, tokens in self._pending])
+        sources = np.concatenate([sources for sources, _ in pending])
+        tokens = np.concatenate([tokens for _, tokens in pending])
         np.add.at(self._rows, sources, 1)
         np.add.at(self._tokens, sources, tokens)
-        self._pending.clear()
 
     def _plan_shares(self, row: int) -> dict[str, tuple[float, float]]:
         """Return for each source its share of the rows from the start to `row`, and its epochs."""

@@ -67,6 +67,11 @@ class RowReader(StreamReader):
         self._open_images = open_images
         self.close_files()
 
+    @property
+    def has_images(self) -> bool:
+        """Whether batches hold images, or references to them."""
+        return self._open_images is not None
+
     def _open_table(self) -> None:
         if self._cache is None:
             self.table = RowTable(self._shards, at_random=self._shuffle)

@@ -7,7 +7,10 @@ next row.
 
 from __future__ import annotations
 
+import os
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -33,7 +36,6 @@ from gristmill.stream.resumable import ResumableStream
 from gristmill.stream.row_reader import RowReader
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
@@ -140,10 +142,13 @@ class Stream(ResumableStream):
             cache=cache,
             cache_bytes=cache_bytes,
         )
-        self._open()
+        self._open(_make_key())
         self.reader.table.check_sizes()
 
-    def _open(self) -> None:
+    def _open(self, key: str) -> None:
+        self.key = key
+        """Names this stream and its copies in loader workers, which all read the same rows."""
+        open_streams[key] = self
         arguments = self.arguments
         self.datasets = open_datasets(arguments)
         self.row_length = find_row_length(self.datasets[0].manifest)
@@ -294,16 +299,31 @@ class Stream(ResumableStream):
 
     def __reduce__(self) -> tuple[Any, ...]:
         counts = self.accounting.workers
-        return _reopen, (self.arguments, self.dataset_hash, self.first_row, self.position, counts)
+        # A copy in this process is a stream of its own.
+        key = self.key if get_spawning_popen() is not None else None
+        return _reopen, (self.arguments, self.dataset_hash, self.first_row, self.position, counts, key)
+
+
+open_streams: WeakValueDictionary[str, Stream] = WeakValueDictionary()
+"""The streams of this process by their keys."""
+
+
+def _make_key() -> str:
+    return os.urandom(8).hex()
 
 
 def _reopen(
-    arguments: StreamArguments, dataset_hash: str, first_row: int, position: Position, counts: WorkerCounts | None
+    arguments: StreamArguments,
+    dataset_hash: str,
+    first_row: int,
+    position: Position,
+    counts: WorkerCounts | None,
+    key: str | None,
 ) -> Stream:
     """Open a stream again in another process, and check that its data has not changed."""
     stream = Stream.__new__(Stream)
     stream.arguments = arguments
-    stream._open()
+    stream._open(key or _make_key())
     if stream.dataset_hash != dataset_hash:
         raise UsageError("the dataset was changed while it was streamed", help="start again, or resume from a state")
     stream.first_row, stream.position = first_row, position

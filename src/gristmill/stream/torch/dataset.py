@@ -8,7 +8,7 @@ of the last batch that was used: each batch knows its `next_row`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -17,14 +17,16 @@ from gristmill.stream.batches.collate import Batch
 from gristmill.stream.lanes.arguments import check_ranks
 from gristmill.stream.torch.epochs import check_epoch, count_epoch_steps, count_pass_steps, warn_of_endless
 from gristmill.stream.torch.ranks import Ranks
+from gristmill.stream.torch.row_tickets import can_gather_in_parent, find_chooser
 from gristmill.stream.torch.tensors import as_tensors
 from gristmill.stream.torch.worker_ring import send_by_ring
-from gristmill.stream.torch.wrappers import refuse_batching, refuse_second_sharding
+from gristmill.stream.torch.wrappers import is_sent_as_it_is, refuse_batching, refuse_second_sharding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from gristmill.stream.stream import Stream
+    from gristmill.stream.torch.row_tickets import TicketChooser
 
 _WORKER = "worker"
 
@@ -147,8 +149,9 @@ class Pass(Iterator[Batch]):
         self._rank, self._world_size = dataset.rank, dataset.world_size
         self._refusal = refusal
         self._has_begun = False
-        if worker.num_workers:
-            send_by_ring()
+        self._sender = send_by_ring() if worker.num_workers else None
+        self._tickets: TicketChooser | None = None
+        """None: batches are made here."""
 
     def __next__(self) -> Batch:
         dataset = self._dataset
@@ -158,13 +161,19 @@ class Pass(Iterator[Batch]):
         if not self._has_begun:
             refuse_batching()
             self._has_begun = True
+            if self._sender is not None and can_gather_in_parent(stream) and is_sent_as_it_is(self):
+                self._tickets = find_chooser(self._sender)
         row = self._first_row + self._step * global_size
         if row >= self._end or not stream.has_batch(row, global_size):
             if self._worker.num_workers:
                 stream.position.end_pass(self._worker.number)
             raise StopIteration
         readers = max(self._worker.num_workers, 1)
-        batch = stream.batch_at(row, dataset.batch_size, self._rank, self._world_size, num_readers=readers)
+        place = row, dataset.batch_size, self._rank, self._world_size
+        if self._tickets is not None and (ticket := self._tickets.choose_ticket(stream, *place)) is not None:
+            self._step += readers
+            return cast("Batch", ticket)  # which it becomes in the queue
+        batch = stream.batch_at(*place, num_readers=readers)
         self._note_batch(batch)
         self._step += readers
         return as_tensors(batch)

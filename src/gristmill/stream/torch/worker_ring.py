@@ -3,7 +3,8 @@
 torch sends each tensor as a file descriptor: a new segment, a new socket and a handshake, 1.2 of the 1.4 ms that a
 message takes. Here a worker makes one `memfd` with many slots, sized by its first batch, and a message is a ticket:
 which slot, and where the tensors are in it. Unpickling a ticket in the parent copies the tensors into fresh memory
-and frees the slot at once, so a batch never depends on its worker.
+and frees the slot at once, so a batch never depends on its worker. Rows that the parent gathers in about the same time
+are not sent at all (`row_tickets`).
 
     worker:  batch ─copy─▶ slot (flag 1) ─ticket─▶ queue
     parent:  ticket ─copy─▶ fresh tensors, slot free (flag 0)
@@ -23,6 +24,7 @@ import mmap
 import multiprocessing
 import os
 import sys
+import time
 import weakref
 from functools import cache
 from multiprocessing.reduction import ForkingPickler
@@ -44,6 +46,7 @@ _NUM_SLOTS = 64
 _ROOM = 4
 """A slot has room for this many times the first batch: rows that differ in length make batches of different sizes."""
 _PAGE = mmap.PAGESIZE
+"""The first page holds the flags of the slots, and behind them `ParentCosts`."""
 _ALIGNMENT = 64
 _TYPES = {
     getattr(torch, name)
@@ -69,6 +72,29 @@ class Ticket(NamedTuple):
     attributes: dict[str, Any]
 
 
+COPY, GATHER, SLOW = range(3)
+
+
+class ParentCosts:
+    """Numbers in a ring that the parent writes and its worker reads: what batches cost the parent."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._numbers = np.ndarray(3, np.int64, memory, _NUM_SLOTS)
+
+    def note(self, kind: int, nanoseconds: int) -> None:
+        """Note the processor time of one batch, copied (`COPY`) or gathered (`GATHER`)."""
+        self._numbers[kind] = min(nanoseconds, int(self._numbers[kind]) or nanoseconds)
+
+    def note_slow(self) -> None:
+        """Note that a batch should rather have been copied."""
+        self._numbers[SLOW] += 1
+
+    def read(self) -> tuple[int, int, int]:
+        """Return the least times of a copy and of a gather (0: there was none yet), and the number of slow gathers."""
+        copy, gather, num_slow = self._numbers.tolist()
+        return copy, gather, num_slow
+
+
 class WorkerRing:
     """The slots of one worker process."""
 
@@ -77,6 +103,7 @@ class WorkerRing:
         self.fd = os.memfd_create("gristmill-batches", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, _PAGE + _NUM_SLOTS * self.slot_bytes)
         self._memory = mmap.mmap(self.fd, 0)
+        self.costs = ParentCosts(self._memory)
 
     def copy_in(self, arrays: dict[str, NDArray[Any]]) -> tuple[int, list[Place]] | None:
         """Copy arrays into the lowest free slot; None: there is none."""
@@ -96,7 +123,8 @@ class BatchSender:
     """Sends the batches of this process, a worker of a DataLoader, through a ring."""
 
     def __init__(self) -> None:
-        self._ring: WorkerRing | None = None
+        self.ring: WorkerRing | None = None
+        """None: there was no batch yet, or there is no memory for one."""
         self._can_have_ring = True
 
     def reduce_batch(self, batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
@@ -112,24 +140,25 @@ class BatchSender:
         return _redeem, tuple(Ticket(os.getpid(), ring.fd, slot, ring.slot_bytes, places, rest, batch.__dict__))
 
     def _open_ring(self, num_bytes: int) -> WorkerRing | None:
-        if self._ring is None and self._can_have_ring:
+        if self.ring is None and self._can_have_ring:
             try:
-                self._ring = WorkerRing(num_bytes)
+                self.ring = WorkerRing(num_bytes)
             except OSError:  # no descriptor or no memory is left for it: torch's own way may still work
                 self._can_have_ring = False
-        return self._ring
+        return self.ring
 
 
-def send_by_ring() -> None:
-    """Send the batches of this process, a worker of a DataLoader, through a ring."""
-    if sys.platform == "linux":
-        _register_sender(os.getpid())
+def send_by_ring() -> BatchSender | None:
+    """Send the batches of this process, a worker of a DataLoader, through a ring; None: this system has none."""
+    return _register_sender(os.getpid()) if sys.platform == "linux" else None
 
 
 @cache
-def _register_sender(process: int) -> None:  # noqa: ARG001  (one for each process: a forked one has none yet)
+def _register_sender(process: int) -> BatchSender:  # noqa: ARG001  (one for each process: a forked one has none yet)
+    sender = BatchSender()
     # Only the pickler of queues between processes: a user's own pickle of a batch holds its tensors.
-    ForkingPickler.register(Batch, BatchSender().reduce_batch)
+    ForkingPickler.register(Batch, sender.reduce_batch)
+    return sender
 
 
 _rings: dict[tuple[int, int], mmap.mmap] = {}
@@ -161,35 +190,44 @@ def _make_batch(items: dict[str, Any], attributes: dict[str, Any]) -> Batch:
 
 def _redeem(*fields: Any) -> Batch:
     """Copy the tensors of a ticket out of their slot, and free it."""
+    started = time.thread_time_ns()
     ticket = Ticket(*fields)
-    memory = _rings.get((ticket.process, ticket.fd)) or _map_ring(ticket)
+    memory = map_ring(ticket.process, ticket.fd)
     start = _PAGE + ticket.slot * ticket.slot_bytes
-    # Not with torch, which would start threads to copy so little.
-    new: Any = make_pinned_array if torch.cuda.is_initialized() else np.empty  # type: ignore[no-untyped-call]
+    new = choose_memory()  # not with torch, which would start threads to copy so little
     items = {}
     for name, dtype, shape, offset in ticket.places:
         array = new(shape, dtype)
         np.copyto(array, np.ndarray(shape, dtype, memory, start + offset))
         items[name] = torch.from_numpy(array)
     memory[ticket.slot] = 0
-    return _make_batch({**items, **ticket.rest}, ticket.attributes)
+    batch = _make_batch({**items, **ticket.rest}, ticket.attributes)
+    ParentCosts(memory).note(COPY, time.thread_time_ns() - started)
+    return batch
 
 
-def _map_ring(ticket: Ticket) -> mmap.mmap:
-    """Map the ring of a worker. It is unmapped when the worker's process object is gone."""
+def choose_memory() -> Callable[..., Any]:
+    """Return what makes the arrays of a batch in the parent."""
+    return make_pinned_array if torch.cuda.is_initialized() else np.empty  # type: ignore[no-untyped-call]
+
+
+def map_ring(worker: int, worker_fd: int) -> mmap.mmap:
+    """Map the ring of a worker process, once. It is unmapped when the worker's process object is gone."""
+    if (mapped := _rings.get((worker, worker_fd))) is not None:
+        return mapped
     try:
-        fd = os.open(f"/proc/{ticket.process}/fd/{ticket.fd}", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(f"/proc/{worker}/fd/{worker_fd}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise UsageError(
-            f"the memory of the loader worker {ticket.process} cannot be opened: {error}",
+            f"the memory of the loader worker {worker} cannot be opened: {error}",
             help="if no worker was killed, read the DataLoader in the process that made it",
         ) from error
     try:
         memory = mmap.mmap(fd, 0)
     finally:
         os.close(fd)
-    _rings[ticket.process, ticket.fd] = memory
+    _rings[worker, worker_fd] = memory
     for process in multiprocessing.active_children():
-        if process.pid == ticket.process:
-            weakref.finalize(process, _rings.pop, (ticket.process, ticket.fd), None).atexit = False
+        if process.pid == worker:
+            weakref.finalize(process, _rings.pop, (worker, worker_fd), None).atexit = False
     return memory

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import default_convert
+
 from gristmill.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 _SHARDING = {"accelerate.data_loader": ("DataLoaderDispatcher", "IterableDatasetShard")}
 """The classes of a module that shard what they read. They are on the stack when they create an iterator or set an
 epoch, and a wrapped dataset has no other way to detect them."""
+_WORKER_LOOPS = ("torch.utils.data._utils.worker", "torchdata.stateful_dataloader.worker")
 
 
 def refuse_second_sharding(world_size: int) -> None:
@@ -62,3 +65,20 @@ def refuse_batching() -> None:
                 "transformers.Trainer use TorchRows",
             )
         frame = frame.f_back  # type: ignore[assignment]
+
+
+def is_sent_as_it_is(batches: Any) -> bool:
+    """Whether a worker of a DataLoader puts what this iterator yields into its queue, and nobody looks at it before.
+
+    To be called by the method that makes an item.
+    """
+    fetch: FrameType | None = sys._getframe(2)
+    if fetch is None or fetch.f_code.co_name != "fetch" or fetch.f_back is None:
+        return False
+    fetcher: Any = fetch.f_locals.get("self")
+    return (
+        getattr(fetcher, "dataset_iter", None) is batches
+        and getattr(fetcher, "collate_fn", None) is default_convert
+        and fetch.f_back.f_code.co_name == "_worker_loop"
+        and fetch.f_back.f_globals.get("__name__") in _WORKER_LOOPS
+    )
