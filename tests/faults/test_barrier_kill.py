@@ -124,7 +124,7 @@ DOCUMENT_STAGES = {
     "RangeRemovals",
 }
 
-PIECE_STAGES = {"HashedUnit", "CopiedPieces", "UnitRemovals"}
+PIECE_STAGES = {"HashedUnit", "MergedStreams", "CopiedPieces", "UnitRemovals"}
 
 
 def kill_everywhere(folder, step):

@@ -329,11 +329,12 @@ def test_the_result_says_how_tasks_read_the_store(corpus, s3, tmp_path, capsys):
     assert "tasks waited" in " ".join(capsys.readouterr().out.split())
 
 
-def test_intermediate_data_is_read_in_large_pieces(s3, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("kind", ["near", "lines"])
+def test_intermediate_data_is_read_in_large_pieces(s3, tmp_path, monkeypatch, capsys, kind):
     """All sizes are a 512th of the real ones or less, so that there are as many units and partitions as at scale."""
     piece_bytes = (1 << 20) >> 9
     rng = random.Random(1)
-    texts = [" ".join(rng.choices(WORDS, k=60)) for _ in range(1200)]
+    texts = ["\n".join(" ".join(rng.choices(WORDS, k=12)) for _ in range(5)) for _ in range(1200)]
     texts += rng.choices(texts, k=100)
     (tmp_path / "in").mkdir()
     for number in range(40):
@@ -342,7 +343,7 @@ def test_intermediate_data_is_read_in_large_pieces(s3, tmp_path, monkeypatch, ca
     monkeypatch.setattr(units, "UNIT_BYTES", 15_000)
     monkeypatch.setattr(units, "MIN_GROUP_BYTES", 10_000)
     monkeypatch.setattr(merge, "MIN_PIECE_BYTES", piece_bytes)
-    step = steps.Deduplicate(partition_bytes=16_000)
+    step = steps.Deduplicate(partition_bytes=16_000, kind=kind)
 
     def run_into(output):
         return run(Recipe(sources={"web": steps.Read(read=f"{tmp_path}/in/*.jsonl")}, steps=[step], output=output))
@@ -354,7 +355,6 @@ def test_intermediate_data_is_read_in_large_pieces(s3, tmp_path, monkeypatch, ca
     unmerged = run_into(f"memory://{uuid.uuid4().hex}/out")
     assert unmerged.manifest.dataset_hash == result.manifest.dataset_hash
     assert unmerged.store_use.intermediate_reads > 3 * use.intermediate_reads
-    assert unmerged.store_use.intermediate_bytes > 3 * use.intermediate_bytes
     print_outcome(result, 1.0)
     shown = " ".join(capsys.readouterr().out.split())
     assert (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -88,6 +88,12 @@ class StageContext:
     """What workers keep loaded when this stage begins: the content that its steps or those of later stages load."""
     node_check: NodeCheck | None = None
     """What a worker on another machine must see there."""
+
+    @classmethod
+    def extend(cls, context: StageContext, **settings: Any) -> Self:
+        """Make a context from that of a stage, or of an earlier kind of task, and what is known since."""
+        names = {each.name for each in fields(cls)} & {each.name for each in fields(context)}
+        return cls(**{name: getattr(context, name) for name in names} | settings)
 
     def place_sink(self, source: str, stem: OutputStem) -> OutputStem:
         """Return where the records of a source are written, given where its other files are."""

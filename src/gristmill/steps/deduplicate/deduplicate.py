@@ -340,8 +340,8 @@ class DeduplicatePieces(GlobalStep, tag="deduplicate", frozen=True, kw_only=True
     max_source_loss: float
     partition_bytes: int
 
-    def expected_barrier_bytes(self, num_bytes: int, *, on_store: bool) -> int:  # noqa: ARG002  (pieces are not merged)
-        return expect_partition_memory(num_bytes, self.partition_bytes, on_store=False)
+    def expected_barrier_bytes(self, num_bytes: int, *, on_store: bool) -> int:
+        return expect_partition_memory(num_bytes, self.partition_bytes, on_store=on_store)
 
     @property
     def preserves_documents(self) -> bool:

@@ -134,7 +134,7 @@ class Deduplication:
             [unit.fingerprint for unit in self._units], fingerprint.describe_steps([step])
         )
         self._sign_context = SignContext.extend(run.context, step=step)
-        self._merger = PieceMerger(self._sign_context, self._fingerprint, self._run_tasks)
+        self._merger = PieceMerger(self._sign_context, self._fingerprint, step.partition_bytes, self._run_tasks)
         self._counts: dict[str, int] = {}
 
     def _make_sort_key(self, unit: BarrierUnit) -> tuple[bool, int, str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,12 +36,6 @@ class SignContext(StageContext):
     """The context of tasks that sign units: nothing is known of the documents yet."""
 
     step: Deduplicate
-
-    @classmethod
-    def extend(cls, context: StageContext, **fields: Any) -> Self:
-        """Make a context from that of a stage, or of an earlier kind of task, and what is known since."""
-        names = {each.name for each in dataclasses.fields(cls)} & {each.name for each in dataclasses.fields(context)}
-        return cls(**{name: getattr(context, name) for name in names} | fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

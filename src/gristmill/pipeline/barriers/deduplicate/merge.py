@@ -17,10 +17,10 @@ import numpy as np
 
 from gristmill.core.seeds import find_ranges
 from gristmill.engine.tasks import Task
-from gristmill.pipeline.barriers.deduplicate.contexts import SignContext
 from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile, scatter_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
+from gristmill.pipeline.stages.stage_context import StageContext
 from gristmill.pipeline.work_folder import stored_path
 from gristmill.steps.deduplicate.partition_sizes import MAX_GROWTH, MIN_PIECE_BYTES, grow_partition_bytes
 
@@ -95,7 +95,7 @@ class MergeTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeContext(SignContext):
+class MergeContext(StageContext):
     """The context of tasks that merge streams."""
 
     kind: np.dtype[Any]
@@ -156,9 +156,12 @@ class MergedFiles:
 class PieceMerger:
     """Merges files wherever a step would read small pieces of them; `run_tasks` runs those that have no receipt."""
 
-    def __init__(self, context: SignContext, name: str, run_tasks: Callable[..., list[MergedStreams]]) -> None:
+    def __init__(
+        self, context: StageContext, name: str, partition_bytes: int, run_tasks: Callable[..., list[MergedStreams]]
+    ) -> None:
         self._context = context
         self._name = name
+        self._partition_bytes = partition_bytes
         self._run_tasks = run_tasks
         self.is_on_store = not isinstance(context.work, Path)
 
@@ -193,7 +196,7 @@ class PieceMerger:
         num_partitions: int,
     ) -> MergePlan | None:
         sizes = [file.num_records * kind.itemsize for file in files]
-        return choose(sizes, num_partitions, self._context.step.partition_bytes, on_store=self.is_on_store)
+        return choose(sizes, num_partitions, self._partition_bytes, on_store=self.is_on_store)
 
     def _run(
         self,
@@ -205,7 +208,7 @@ class PieceMerger:
         name: str,
     ) -> tuple[PartitionedFile, ...]:
         # Where ranges end, and so what is in files, depends on `partition_bytes`.
-        described = fingerprint.of(self._name, name, len(files), self._context.step.partition_bytes)
+        described = fingerprint.of(self._name, name, len(files), self._partition_bytes)
         tasks = make_merge_tasks(plan, files, starts, described)
         context = MergeContext.extend(self._context, kind=kind, num_partitions=plan.num_partitions)
         merged = self._run_tasks(function, context, tasks, MergedStreams, f"merging {name}")

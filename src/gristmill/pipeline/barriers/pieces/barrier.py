@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
@@ -12,6 +14,7 @@ from gristmill.core.records import TEXT
 from gristmill.core.splits import TRAIN
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs
+from gristmill.pipeline.barriers.deduplicate.merge import PieceMerger, grow_partitions
 from gristmill.pipeline.barriers.deduplicate.record_files import read_records
 from gristmill.pipeline.barriers.edited_stream import pair_with_notes, replace_texts
 from gristmill.pipeline.barriers.pieces.tasks import (
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
+    from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.shards.manifests.stored_files import StoredFile
     from gristmill.steps.deduplicate.deduplicate import DeduplicatePieces
@@ -59,6 +63,10 @@ class _PieceUnit:
     inputs: tuple[StoredInput, ...]
     num_bytes: int
     is_reference: bool
+
+    @property
+    def num_rows(self) -> int:
+        return sum(stored.num_rows for stored in self.inputs)
 
     @property
     def fingerprint(self) -> str:
@@ -98,32 +106,42 @@ class PiecesBarrier:
         if not units:
             return []
         num_pieces = sum(unit.num_bytes for unit in units) // _BYTES_PER_PIECE.get(self.step.kind, 40)
-        num_partitions = max(1, num_pieces * PIECE.itemsize // self.step.partition_bytes)
+        run_tasks = partial(self._run_tasks, run)
+        num_partitions = self._count_partitions(num_pieces * PIECE.itemsize, run.context)
         context = PieceContext.extend(run.context, step=self.step, num_partitions=num_partitions)
         described = [self.step.kind, self.step.min_words, self.step.by, num_partitions]
         tasks = []
         for unit in units:
             name = fingerprint.of(unit.fingerprint, "pieces", described)
             tasks.append(Task(name, HashTask(unit.inputs, stored_path(name))))
-        hashed = self._run_tasks(run, run_hash, context, tasks, HashedUnit, "hashing")
+        hashed = run_tasks(run_hash, context, tasks, HashedUnit, "hashing")
         all_units = fingerprint.of([task.id for task in tasks])
+        merger = PieceMerger(run.context, all_units, self.step.partition_bytes, run_tasks)
+        unit_starts = np.cumsum([0, *(unit.num_rows for unit in units)])[:-1]
+        merged = merger.merge("pieces", [unit.pieces for unit in hashed], PIECE, unit_starts, num_partitions)
         context = PieceContext.extend(
             context,
-            inputs=tuple(unit.pieces for unit in hashed),
-            num_units=len(units),
+            inputs=merged.files,
+            input_starts=merged.starts,
+            unit_starts=unit_starts,
             num_reference=sum(unit.is_reference for unit in units),
         )
-        tasks = _number_tasks(num_partitions, all_units, "copies")
-        copies = self._run_tasks(run, run_copies, context, tasks, CopiedPieces, "copies")
-        context = PieceContext.extend(context, inputs=tuple(result.removed for result in copies))
+        tasks = _number_tasks(merged.num_partitions, all_units, "copies")
+        copies = run_tasks(run_copies, context, tasks, CopiedPieces, "copies")
+        context = PieceContext.extend(context, inputs=merger.join("copies", (each.removed for each in copies), REMOVED))
         tasks = _number_tasks(len(units), all_units, "gather")
-        return self._run_tasks(run, run_gather, context, tasks, UnitRemovals, "removals")
+        return run_tasks(run_gather, context, tasks, UnitRemovals, "removals")
+
+    def _count_partitions(self, num_bytes: int, context: StageContext) -> int:
+        """Count the partitions of pieces that have this many bytes; on a store they are larger, and so are fewer."""
+        size = self.step.partition_bytes
+        return max(1, num_bytes // (size if isinstance(context.work, Path) else grow_partitions(num_bytes, size)))
 
     def _run_tasks(
         self,
         run: BarrierRun,
         function: Callable[..., T],
-        context: PieceContext,
+        context: StageContext,
         tasks: Sequence[Task],
         kind: type[T],
         desc: str,
@@ -135,7 +153,7 @@ class PiecesBarrier:
         totals: dict[str, list[int]] = {}
         for unit, removed in zip(units, removals, strict=True):
             total = totals.setdefault(unit.unit.source.name, [0, 0])
-            total[0] += sum(stored.num_rows for stored in unit.inputs)
+            total[0] += unit.num_rows
             total[1] += removed.num_pieces
         for source, (num_documents, num_removed) in totals.items():
             if num_removed > max(_MIN_REMOVED, self.step.max_source_loss * num_documents):

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.seeds import find_ranges
-from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile, PartitionWriter, RecordWriter
+from gristmill.pipeline.barriers.deduplicate.record_files import (
+    PartitionedFile,
+    PartitionWriter,
+    RecordWriter,
+    make_records,
+)
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
 from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.pieces import COLUMN, PIECE, hash_pieces
-from gristmill.storage.mapped_files import read_array
 from gristmill.storage.stored_paths import Count  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.steps.deduplicate.deduplicate import DeduplicatePieces
-    from gristmill.storage.locations import Location
 
+_MAX_NOTED_PARTITIONS = 256
+"""Up to this number receipts say where partitions begin. Files with more are merged before partitions are read."""
 REMOVED = np.dtype([("row", "<u4"), ("number", "<u4")])
 """A piece that is removed: the row of its document in the unit, and its number in the text."""
+
+
+def _make_no_starts() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +47,12 @@ class PieceContext(StageContext):
     num_partitions: int
     num_reference: int = 0
     """The number of units whose documents always stay; they come first."""
-    num_units: int = 0
+    unit_starts: NDArray[np.int64] = field(default_factory=_make_no_starts)
+    """The number of each unit's first document."""
     inputs: tuple[PartitionedFile, ...] = ()
-    """What the tasks before have scattered: one file for each unit, or for each partition."""
-
-    @classmethod
-    def extend(cls, context: StageContext, **fields: Any) -> PieceContext:
-        """Make the context from that of the stage, or of an earlier kind of task, and what is known since."""
-        names = {each.name for each in dataclasses.fields(cls)} & {each.name for each in dataclasses.fields(context)}
-        return cls(**{name: getattr(context, name) for name in names} | fields)
+    """What the tasks before have scattered: a file for each unit or partition, or what was merged of several."""
+    input_starts: NDArray[np.int64] = field(default_factory=_make_no_starts)
+    """Of pieces: the number of the document that has the first row of each input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ def run_hash(task: Task, context: Context) -> HashedUnit:
     stage: PieceContext = context.state
     step = stage.step
     stem = open_stem(stage.work, task.payload.stem, stage.run_id)
-    with PartitionWriter(stem, ".pieces", stage.num_partitions) as writer:
+    notes_bounds = stage.num_partitions <= _MAX_NOTED_PARTITIONS
+    with PartitionWriter(stem, ".pieces", stage.num_partitions, notes_bounds=notes_bounds) as writer:
         first_row = 0
         for stored in task.payload.inputs:
             for number, batch in enumerate(stored.batches(stage.work)):
@@ -123,26 +127,26 @@ def run_hash(task: Task, context: Context) -> HashedUnit:
 def run_copies(task: Task, context: Context) -> CopiedPieces:
     """Find all pieces of a partition that have come before, in the order of units, rows and numbers."""
     stage: PieceContext = context.state
-    arrays, units = [np.empty(0, PIECE)], [np.empty(0, np.int64)]
-    for unit, file in enumerate(stage.inputs):
-        context.at(unit)
-        for records in _read_partition(stage.work, file, PIECE, task.payload.number):
+    arrays, numbers = [np.empty(0, PIECE)], [np.empty(0, np.int64)]
+    for number, (file, start) in enumerate(zip(stage.inputs, stage.input_starts.tolist(), strict=True)):
+        context.at(number)
+        for records in file.read(stage.work, PIECE, task.payload.number):
             arrays.append(records)
-            units.append(np.full(len(records), unit, np.int64))
-    pieces, unit_of = np.concatenate(arrays), np.concatenate(units)
-    del arrays, units
+            numbers.append(start + records["row"].astype(np.int64))
+    pieces, documents = np.concatenate(arrays), np.concatenate(numbers)
+    del arrays, numbers
     # Files and their records are in order, so a stable sort by hash leaves the first of equal pieces in front.
     order = np.lexsort((pieces["low"], pieces["high"]))
     high, low = pieces["high"][order], pieces["low"][order]
     is_copy = np.zeros(len(order), np.bool_)
     is_copy[1:] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
     copies = np.sort(order[is_copy])
-    copies = copies[unit_of[copies] >= stage.num_reference]
-    removed = np.empty(len(copies), REMOVED)
-    removed["row"], removed["number"] = pieces["row"][copies], pieces["number"][copies]
+    units = np.searchsorted(stage.unit_starts, documents[copies], side="right") - 1
+    copies, units = copies[units >= stage.num_reference], units[units >= stage.num_reference]
+    removed = make_records(REMOVED, row=documents[copies] - stage.unit_starts[units], number=pieces["number"][copies])
     stem = open_stem(stage.work, task.payload.stem, stage.run_id)
-    with PartitionWriter(stem, ".copies", stage.num_units) as writer:
-        writer.scatter(removed, unit_of[copies])
+    with PartitionWriter(stem, ".copies", len(stage.unit_starts)) as writer:
+        writer.scatter(removed, units)
         return CopiedPieces(removed=writer.close())
 
 
@@ -152,23 +156,9 @@ def run_gather(task: Task, context: Context) -> UnitRemovals:
     arrays = [np.empty(0, REMOVED)]
     for number, file in enumerate(stage.inputs):
         context.at(number)
-        arrays += _read_partition(stage.work, file, REMOVED, task.payload.number)
+        arrays += file.read(stage.work, REMOVED, task.payload.number)
     removed = np.concatenate(arrays)
     removed.sort(order=["row", "number"])
     with RecordWriter(open_stem(stage.work, task.payload.stem, stage.run_id), ".removed") as writer:
         writer.add(removed)
         return UnitRemovals(removed=writer.commit(), num_pieces=len(removed))
-
-
-def _read_partition(
-    root: Location, partitioned: PartitionedFile, kind: np.dtype[Any], partition: int
-) -> Iterator[NDArray[Any]]:
-    """Read the records of one partition, block by block."""
-    if not partitioned.num_records:
-        return
-    path = partitioned.file.below(root)
-    bounds = read_array(path, np.int64, partitioned.num_records * kind.itemsize)
-    for block in bounds.reshape(-1, partitioned.num_partitions + 1):
-        start, stop = int(block[partition]), int(block[partition + 1])
-        if stop > start:
-            yield read_array(path, kind, start * kind.itemsize, stop - start)
