@@ -87,6 +87,16 @@ def json_elements() -> Callable[[], object]:
     return lambda: ElementScanner(is_open=False).split(data)
 
 
+def json_lines() -> Callable[[], object]:
+    from gristmill.steps.read.json_files.plain_lines import PlainLines
+    from gristmill.steps.read.raw_cells.delimited_file import RawCell
+
+    lines = [json.dumps({"id": number, "text": text}) for number, text in enumerate(_texts())]
+    data = memoryview("".join(f"{line}\n" for line in lines).encode())
+    cell, reader = RawCell(0, 0, data, is_terminated=True, num_left_out=0), PlainLines("text", len(data))
+    return lambda: reader.read(cell)
+
+
 def collate() -> Callable[[], object]:
     from benchmarks.inputs.token_datasets import write_dataset
     from gristmill.stream import Collate, Stream
@@ -104,5 +114,6 @@ KERNELS = {
     "language": language,
     "minhash": minhash,
     "json-elements": json_elements,
+    "json-lines": json_lines,
     "collate": collate,
 }

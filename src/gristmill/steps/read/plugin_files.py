@@ -115,6 +115,8 @@ def _join_lines(cell: int, first_record: int, lines: list[bytes], rest: Quaranti
 class PluginReader(JsonLinesReader):
     """A reader of files by the function of an installed package, cell by cell."""
 
+    _cuts_lines = False
+
     def __init__(self, read: Read, cells: PluginFile, schema: pa.Schema) -> None:
         super().__init__(read, cells, schema)
         self._is_from_python = True

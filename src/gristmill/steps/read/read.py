@@ -78,6 +78,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
 
     version: ClassVar[int] = 2
     """2: the headers of a tar count in the size of its cells."""
+    kernel_modules: ClassVar[tuple[str, ...]] = ("gristmill.steps.read.json_files.text_kernel",)
+    kernel_calls: ClassVar[str] = "gristmill.steps.read.json_files.plain_lines"
 
     read: Any
     """Paths, or in Python records: an iterable of dicts or of texts, a table, or a dataset of `datasets`."""

@@ -181,7 +181,8 @@ def is_damaged(packed, codec):
 
 @settings(max_examples=80, deadline=None)
 @given(
-    lines=st.lists(LINE, min_size=1, max_size=8),
+    # A stream that ends between two objects of one line looks as if the first were a whole line.
+    lines=st.lists(LINE.filter(lambda line: b"} {" not in line), min_size=1, max_size=8),
     codec=st.sampled_from(sorted(CODECS)),
     keep=st.floats(0, 1, exclude_max=True),
     cell_bytes=st.integers(4, 60),

@@ -84,6 +84,8 @@ class RowRecords(CutRecords):
 class CsvReader(JsonLinesReader):
     """Reads a CSV file cell by cell."""
 
+    _cuts_lines = False
+
     def __init__(self, read: Read, cells: CsvFile, schema: pa.Schema) -> None:
         super().__init__(read, cells, schema)
         self._rows = RowDecoder(read, cells.layout)

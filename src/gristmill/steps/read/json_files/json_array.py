@@ -89,6 +89,7 @@ class ElementFile(ScannedFile):
 class JsonArrayReader(JsonLinesReader):
     """A reader of the elements of an array, cell by cell."""
 
+    _cuts_lines = False
     _cells: ElementFile
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:

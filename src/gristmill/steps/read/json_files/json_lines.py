@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -26,12 +27,15 @@ from gristmill.storage.urls import find_protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gristmill.steps.read.json_files.plain_lines import PlainLines
     from gristmill.steps.read.raw_cells.delimited_file import RawCell, RawCells
     from gristmill.steps.read.read import Read
 
 LINE_END = b"\n"
 _BLANK = b" \t\r"
 _RETURN = ord("\r")
+MIN_PLAIN_BYTES = 1 << 18
+"""Cells below this size are decoded by msgspec: loading machine code would take longer."""
 _FROM_PYTHON = "/.gristmill/records/"
 """Where a run keeps records from Python; a plan keeps some in memory."""
 _NUM_NAN = re.compile(rb',"\\u0000nan":([0-9]+)(?=}\r?(?:\n|$))')
@@ -40,6 +44,9 @@ _NUM_NAN = re.compile(rb',"\\u0000nan":([0-9]+)(?=}\r?(?:\n|$))')
 
 class JsonLinesReader:
     """A reader of a file of JSON lines, cell by cell."""
+
+    _cuts_lines: ClassVar[bool] = True
+    """Whether the records of a cell are its lines as they are."""
 
     def __init__(self, read: Read, cells: RawCells, schema: pa.Schema) -> None:
         self.can_cut = cells.can_cut
@@ -51,6 +58,7 @@ class JsonLinesReader:
         self._has_text = TEXT in schema.names
         self._is_from_python = _FROM_PYTHON in cells.file.path or find_protocol(cells.file.path) == "memory"
         self._fields = JsonFields(read.text if self._has_text else None, self._columns)
+        self._may_be_plain = self._cuts_lines and self._has_text and not self._columns and "." not in read.text
 
     def cell_sizes(self) -> list[int]:
         return self._cells.cell_sizes()
@@ -65,6 +73,10 @@ class JsonLinesReader:
 
     def parse(self, raw: RawCell, *, keeps_strings: bool = False) -> CellBatch:
         """Decode the records of a raw cell; with `keeps_strings` their texts are beside the batch."""
+        if self._may_be_plain and not keeps_strings and len(raw.data) >= MIN_PLAIN_BYTES:
+            plain_lines = self._plain_lines.read(raw)
+            if plain_lines is not None:
+                return self._build_plain(raw, *plain_lines)
         cut = self._cut_cell(raw)
         refused: list[tuple[int, Exception]] = []
         rows = self._decode_together(cut)
@@ -86,6 +98,16 @@ class JsonLinesReader:
         cut.quarantined.sort(key=lambda record: record.position)
         texts = Texts(self._fields.texts(rows), self._schema) if keeps_strings else None
         return CellBatch(raw.cell, batch, num_blank, cut.quarantined, +counters, texts)
+
+    @cached_property
+    def _plain_lines(self) -> PlainLines:
+        from gristmill.steps.read.json_files.plain_lines import PlainLines  # noqa: PLC0415  (not for small files)
+
+        return PlainLines(self._read.text, self._read.max_record_bytes)
+
+    def _build_plain(self, raw: RawCell, cut: CutRecords, texts: pa.Array) -> CellBatch:
+        columns = {TEXT: texts, **({RECORD: self._records(cut)} if self._keeps_record else {})}
+        return CellBatch(raw.cell, build_batch(self._schema, self._cells.file.id, cut.positions, columns))
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:
         return cut_records(raw, self._cells.file.id, LINE_END, self._read.max_record_bytes)
