@@ -97,6 +97,14 @@ def test_sources_without_rows_are_left_out_of_the_default_mixture(tmp_path):
     assert (batch.sources == 3).sum() == 30
 
 
+def test_a_source_without_shards_is_named(tmp_path):
+    folder = write_packed(tmp_path / "out", {"web": [20], "code": [20]}, mixture={"web": 0.5, "code": 0.2, "gone": 0.3})
+    assert Stream(folder).left_out == {"gone": "no rows in train"}
+    assert "without gone: no rows in train" in repr(Stream(folder))
+    assert Stream(folder, sources=["web", "code"]).left_out == {}
+    assert Stream(folder, mixture={"web": 1, "code": 1}).left_out == {}
+
+
 def test_mixtures_of_several_datasets_without_weights_are_refused(folders):
     with pytest.raises(UsageError, match="two has its own mixture"):
         Stream({"one": folders["one"], "two": folders["two"]})

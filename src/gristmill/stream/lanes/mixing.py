@@ -10,7 +10,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
 from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.order import Mixture
-from gristmill.stream.lanes.sources import make_fixed_weights_error
+from gristmill.stream.lanes.sources import make_fixed_weights_error, make_lane_name
 
 if TYPE_CHECKING:
     from gristmill.stream.lanes.arguments import StreamArguments
@@ -138,6 +138,10 @@ def find_left_out(datasets: list[StreamDataset], arguments: StreamArguments) -> 
         return {}
     reasons = {}
     for dataset in datasets:
+        shards = dataset.manifest.splits.get(dataset.split, {})
+        for source in dataset.manifest.mixture or ():
+            if source not in shards and (arguments.sources is None or source in arguments.sources):
+                reasons[make_lane_name(dataset.name, source)] = f"no rows in {dataset.split}"
         for lane in dataset.lanes:
             if dataset.shares is not None and not dataset.shares[lane.name]:
                 reasons[lane.name] = (

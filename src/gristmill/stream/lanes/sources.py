@@ -189,7 +189,7 @@ def _open(name: str, path: str, arguments: StreamArguments, *, weighted: bool, h
     chosen = [source for source in of_split if sources is None or source in sources]
     shards = _list_shards(name, path, manifest, split, chosen, foreign, has_blocks=has_blocks)
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
-        lanes = [Lane(_make_lane_name(name, source), shards[source]) for source in chosen]
+        lanes = [Lane(make_lane_name(name, source), shards[source]) for source in chosen]
         default = manifest.mixture
         shares = None
         if default is not None:
@@ -313,7 +313,8 @@ def _take_shard(lane: LaneBlocks, number: int) -> LaneBlocks:
     return LaneBlocks(*(getattr(lane, name)[first:end] for name in ("shard", "offset", "bytes", "rows", "xxh3")))
 
 
-def _make_lane_name(dataset: str, source: str) -> str:
+def make_lane_name(dataset: str, source: str) -> str:
+    """Name the lane of a source: in a stream of several datasets with the name of its dataset."""
     return f"{dataset}/{source}" if dataset else source
 
 
