@@ -1,6 +1,9 @@
 """`gristmill status`: what a run is doing, from its work folder alone."""
 
 import json
+import socket
+import subprocess
+import sys
 import time
 
 import msgspec
@@ -9,6 +12,7 @@ from click.testing import CliRunner
 from gristmill.cli.running.status import command
 from gristmill.pipeline.monitoring.bottleneck import find_bottleneck
 from gristmill.pipeline.monitoring.run_status import RunStatus, WorkerStatus
+from gristmill.storage.lock import FolderLock, is_locked
 
 
 def write_status(folder, written):
@@ -60,3 +64,19 @@ def test_a_run_that_is_under_way(tmp_path):
 def test_a_run_that_has_died(tmp_path):
     write_status(tmp_path, time.time() - 3600)
     assert "probably ended" in " ".join(CliRunner().invoke(command, [str(tmp_path)]).output.split())
+
+
+def test_a_killed_run_of_this_machine_is_known_to_be_dead(tmp_path):
+    write_status(tmp_path, time.time())
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    path = tmp_path / ".gristmill/status.json"
+    status = msgspec.json.decode(path.read_bytes(), type=RunStatus)
+    status = msgspec.structs.replace(status, host=socket.gethostname(), pid=process.pid)
+    path.write_bytes(msgspec.json.encode(status))
+    words = f"the run has ended: process {process.pid} is gone"
+    assert words in " ".join(CliRunner().invoke(command, [str(tmp_path)]).output.split())
+    assert "1,200" in CliRunner().invoke(command, [str(tmp_path), "--follow"]).output
+    with FolderLock(tmp_path):  # its process is in a container, and cannot be seen from here
+        assert words not in " ".join(CliRunner().invoke(command, [str(tmp_path)]).output.split())
+    assert not is_locked(tmp_path)

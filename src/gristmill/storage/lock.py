@@ -61,6 +61,21 @@ class FolderLock:
             self._fd = None
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder on a local disk; for looking on, not for deciding who may write."""
+    try:
+        fd = os.open(path_below(folder, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _is_same_file(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.stat())

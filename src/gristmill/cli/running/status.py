@@ -1,5 +1,7 @@
 """`gristmill status`: what a run is doing, read from its work folder, or a run again, read from its log of events."""
 
+import os
+import socket
 import sys
 import time
 from collections import deque
@@ -17,11 +19,13 @@ from gristmill.pipeline.monitoring.run_status import RunStatus, read_status
 from gristmill.pipeline.monitoring.text_view import render_status, summarize_status, to_text
 from gristmill.pipeline.monitoring.views import TerminalView
 from gristmill.pipeline.work_folder import find_intermediate_folder
+from gristmill.storage.leases.file_systems import is_shared_file_system
 from gristmill.storage.locations import Location, parse_location
+from gristmill.storage.lock import is_locked
 
 _SILENT_SECONDS = 60.0
-_MAX_WAIT_SECONDS = 60.0
 """A run that has written nothing for this long has probably ended."""
+_MAX_WAIT_SECONDS = 60.0
 _FOLLOW_SECONDS = 1.0
 
 
@@ -47,7 +51,7 @@ def command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool
     if sum((follow, replay, as_json)) > 1:
         raise UsageError("--follow, --replay and --json exclude each other", help="use only one of them")
     log = Path(out)
-    work = None
+    location = work = None
     if log.is_file():
         status = _find_last(read_replay(log))
         if status is None:
@@ -71,18 +75,35 @@ def command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool
         click.echo(f"{out}: finished; no run is working there")
         click.echo(f"next: gristmill inspect {out}")
     else:
-        _print_status(out, status, is_log=log.is_file())
+        _print_status(out, status, location)
     if work is not None and not as_json:
         print_wrapped(f"  intermediate data: {work}")
 
 
-def _print_status(out: str, status: RunStatus, *, is_log: bool) -> None:
+def _print_status(out: str, status: RunStatus, location: Location | None) -> None:
+    """Print a status, and what is known of its run: that of a log (None) has ended."""
     seconds = max(0.0, time.time() - status.written)
     print_lines("\n".join(to_text(render_status(status, out))))
-    if not is_log:
-        print_wrapped(f"  as of {seconds:,.0f} s ago")
-        if seconds > _SILENT_SECONDS:
-            print_wrapped("  the run has probably ended: the same command resumes it")
+    if location is None:
+        return
+    print_wrapped(f"  as of {seconds:,.0f} s ago")
+    if _is_dead(location, status):
+        print_wrapped(f"  the run has ended: process {status.pid} is gone; the same command resumes it")
+    elif seconds > _SILENT_SECONDS:
+        print_wrapped("  the run has probably ended: the same command resumes it")
+
+
+def _is_dead(location: Location, status: RunStatus) -> bool:
+    """Whether a run of this machine has ended without a word. Its process may be hidden here, but never its lock."""
+    if not isinstance(location, Path) or status.host != socket.gethostname() or is_shared_file_system(location):
+        return False
+    try:
+        os.kill(status.pid, 0)
+    except ProcessLookupError:
+        return not is_locked(location)
+    except PermissionError:
+        pass
+    return False
 
 
 def _show_in_time(title: str, statuses: Iterator[RunStatus]) -> None:
@@ -106,6 +127,8 @@ def _poll(location: Location) -> Iterator[RunStatus]:
         if status.written != written:
             written = status.written
             yield status
+        if _is_dead(location, status):
+            return
         time.sleep(_FOLLOW_SECONDS)
 
 
