@@ -110,6 +110,18 @@ def test_rows_in_the_browser(serve, browser, web):
     assert {url.split("/")[2] for url in page.requests if url != "about:blank"} == {f"127.0.0.1:{viewer.port}"}
     page.run(f"location.hash = 'show={quote('out · dropped')}'")
     page.wait("document.querySelector('#rows article b.bad')")
+    # A document is shown even if the filters of the address would hide it.
+    assert start > 0
+    origin = json.loads(ask(viewer, f"/{viewer.token}/rows?name=out&row=0&count=1")[1])["rows"][0]["origin"]
+    page.run(f"location.hash = 'show=out&split=validation&document={quote(origin)}'")
+    page.wait("document.getElementById('row-0')")
+    page.run("location.hash = 'show=nobody'")
+    page.wait("document.getElementById('problem')")
+    assert 'nothing here is called "nobody"' in page.run("document.getElementById('problem').textContent")
+    page.resize(375, 800)
+    page.run("location.hash = 'show=out&score=gopher_quality.mean_word_length:1:'")
+    page.wait("document.querySelector('.strip')")
+    assert page.run("[innerWidth, document.documentElement.scrollWidth]") == [375, 375]
     page.close()
 
 

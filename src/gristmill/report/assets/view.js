@@ -182,13 +182,14 @@ const update = async () => {
   if (before !== current() || !controls.firstChild) drawControls();
   shownRequest = "";
   document.getElementById("position").textContent = "";
-  for (const id of ["query", "step", "document"]) { const input = document.getElementById(id); if (input && input !== document.activeElement) input.value = place.get(id) || ""; }
+  for (const id of ["query", "step", "document", "kind", "batch", "world"]) { const input = document.getElementById(id); if (input && input !== document.activeElement) input.value = place.get(id) || { kind: "text", batch: "8", world: "1" }[id] || ""; }
   try {
+    if (place.has("show") && !collections.has(place.get("show"))) throw new Error(`nothing here is called "${place.get("show")}": choose under "show"`);
     if (place.has("query")) await search();
     else if (place.has("mixture")) await showMixture();
     else if (place.has("document")) {
       const { row } = await fetchJson(`document?${new URLSearchParams({ name: current().name, place: place.get("document") })}`);
-      location.replace(address({ row, document: null }));
+      location.replace(address({ row, document: null, ...Object.fromEntries(KEPT.map((name) => [name, null])) }));  // a filter could hide it
     } else await showRows();
   } catch (error) { if (error.name !== "AbortError") fail(error); }
 };
