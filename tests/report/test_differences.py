@@ -9,7 +9,7 @@ import gristmill as gm
 from gristmill import steps
 from gristmill.cli.main import main
 from gristmill.core.errors import DamagedDatasetError
-from gristmill.report.differences import find_differences
+from gristmill.report.comparing.differences import find_differences
 from gristmill.shards.dataset import open_dataset
 
 
@@ -75,6 +75,26 @@ def test_tokens_and_order(tmp_path):
     assert record.id_a != record.id_b
     [lane] = find_differences(a, build(tmp_path, "c", TEXTS, steps.Shuffle(), *chain)).lanes
     assert lane.is_reordered
+
+
+def test_documents_longer_than_rows_are_compared_whole(tmp_path):
+    texts = [f"text number {n:04d} " * (n % 13 + 1) for n in range(120)]
+    trained(tmp_path / "t")
+    tokenize = steps.Tokenize(tokenizer=str(tmp_path / "t"))
+    a = build(tmp_path, "a", texts, tokenize, steps.Pack(row_length=32))
+    assert a.manifest.books["web"][-1].counters["split_documents"] > 20
+    [lane] = find_differences(
+        a, build(tmp_path, "b", texts, tokenize, steps.Pack(row_length=16, strategy="concat"))
+    ).lanes
+    assert lane.is_reordered
+    changed = [*texts]
+    changed[38] = texts[38].rstrip()[:-1] + "9 "  # the last word of thirteen times four
+    c = build(tmp_path, "c", changed, tokenize, steps.Pack(row_length=32))
+    [lane] = find_differences(a, c).lanes
+    assert (lane.only_in_a, lane.only_in_b, lane.changed) == (0, 0, 1)
+    [record] = lane.records
+    assert record.position > 32  # counted from the beginning of the document, not of a row
+    assert record.a != record.b
 
 
 def test_at_the_command_line(tmp_path, capsys):

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from gristmill_testing.reports import read_without_times
+from gristmill_testing.small_tokenizers import trained
 
 import gristmill as gm
 from gristmill import steps
@@ -58,11 +59,39 @@ def test_lengths_are_those_of_the_documents(tmp_path, rows):
     dataset = open_dataset(rows)
     sizes = np.concatenate([record["lengths"] for record in dataset])
     report = load_report(rows)
-    assert (report.lengths.unit, report.lengths.documents) == ("tokens", len(sizes))
-    assert report.lengths.mean == pytest.approx(sizes.mean())
+    assert len(sizes) > 120  # some of the 120 documents are longer than a row
+    assert (report.lengths.unit, report.lengths.documents, report.lengths.is_sample) == ("tokens", 120, False)
+    assert report.lengths.mean == pytest.approx(sizes.sum() / 120)
     [packing] = report.packing.values()
     assert packing.tokens == sizes.sum()
     assert packing.rows == len(dataset)
+
+
+def test_lengths_and_languages_of_documents_in_several_rows(tmp_path):
+    """Against the same documents without `pack`."""
+    english, german = "the people and the water of the river ", "der Wald und die Wiese sind nicht weit von hier "
+    texts = [(german if n % 3 == 0 else english) * (n % 11 + 1) for n in range(60)]
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"text": f"{text}{n}"}) + "\n" for n, text in enumerate(texts))
+    )
+    trained(tmp_path / "tokenizer")
+    keep_all = steps.GopherQuality(
+        min_words=1, min_stop_words=None, min_alphabetic_word_ratio=None, max_mean_word_length=None
+    )
+    chain = [steps.Language(), keep_all, steps.Tokenize(tokenizer=str(tmp_path / "tokenizer"))]
+    reports = []
+    for name, pack in (("whole", []), ("packed", [steps.Pack(row_length=32)])):
+        read = steps.Read(read=str(tmp_path / "a.jsonl"))
+        recipe = gm.Recipe(sources={"web": read}, steps=[*chain, *pack], output=str(tmp_path / name))
+        gm.run(recipe, backend="serial", progress=False)
+        reports.append(load_report(tmp_path / name))
+    whole, packed = reports
+    assert packed.packing["web"].split_documents > 20
+    assert packed.lengths == whole.lengths
+    assert (whole.lengths.documents, whole.lengths.longest > 32) == (60, True)
+    assert packed.languages == whole.languages
+    assert {entry.language: entry.documents for entry in packed.languages} == {"en": 40, "de": 20}
+    assert sum(entry.amount for entry in packed.languages) == packed.totals.tokens
 
 
 def test_a_report_that_is_missing_is_made_by_the_next_run(tmp_path):

@@ -1,8 +1,8 @@
 """Charts as SVG without a library: bars, stacked bars, a pie, a histogram and lines.
 
 A chart has no fixed width. Positions along it are percentages and texts have their own size, so that the same SVG is
-readable on a phone and on a wide screen. Colours are classes (`c0` to `c7`), which the style sheet of the page, or
-`STANDALONE_STYLE` of a file, gives their values for light, dark and print. About 150 bytes a bar.
+readable on a phone and on a wide screen. Colours are classes (`c0` to `c7`), which the style sheet of the page, or that
+of a file of its own (`pictures`), gives their values for light, dark and print. About 150 bytes a bar.
 """
 
 from __future__ import annotations

@@ -1,43 +1,32 @@
-"""What a report reads from the dataset: samples of records, lengths of documents, languages.
+"""Samples of records that a report shows.
 
-Everything is chosen by hashes of the dataset's own hash, so that the same dataset gives the same report. The cost does
-not grow with the dataset: a few dozen rows, and the lengths in at most 64 shards, of which only the offsets are read.
+They are chosen by hashes of the dataset's own hash, so that the same dataset gives the same report. The cost does not
+grow with the dataset: a few dozen rows are read.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pyarrow.compute as pc
 import xxhash
 
-from gristmill.core.records import INPUT_IDS, TEXT
-from gristmill.report.charts import make_bins
-from gristmill.report.model import Bin, LanguageCount, Lengths, Samples, ShownRecord
+from gristmill.core.records import INPUT_IDS
+from gristmill.report.model import Samples, ShownRecord
 from gristmill.report.plain_json import replace_surrogates, show_record
-from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.dataset import open_file
 from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.token_rows import LENGTHS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifests.stored_files import Shard, StoredFile
 
 _MAX_CHARACTERS = 1200
 _ALL_CHARACTERS = 400_000
 """The texts of all samples together have at most about this many characters, so that a page stays below 1 MB."""
-_MAX_SHARDS = 64
-_MAX_DOCUMENTS = 2_000_000
-_LANGUAGE = "language"
 _FIRST_ROWS = 200
 """In formats without random access, samples are taken from this many first rows of a shard."""
 _CHANGED = "changed"
@@ -156,79 +145,3 @@ def _cut_text(text: str, max_characters: int) -> dict[str, Any]:
     if len(text) <= max_characters:
         return {"text": text}
     return {"text": text[:max_characters], "num_characters": len(text)}
-
-
-def measure_documents(dataset: Dataset) -> tuple[Lengths | None, list[LanguageCount]]:
-    """Measure the lengths of documents, and count their languages where they are a column."""
-    unit = "tokens" if dataset.manifest.holds_rows else "bytes"
-    lengths: list[NDArray[np.int64]] = []
-    languages: Counter[str] = Counter()
-    num_documents = 0
-    for sizes, names in _read_sizes(dataset):
-        lengths.append(sizes)
-        languages.update(names)
-        num_documents += len(sizes)
-        if num_documents >= _MAX_DOCUMENTS:
-            break
-    counts = [LanguageCount(language=name, documents=count) for name, count in languages.most_common()]
-    if not num_documents:
-        return None, counts
-    values = np.concatenate(lengths)
-    bins = make_bins([int(values.min()), int(values.max())])
-    borders = np.array([0.0, *(low for low, _ in bins[1:]), np.inf])
-    heights, _ = np.histogram(values, borders)
-    expected = sum(books[-1].records_out for books in dataset.manifest.books.values() if books)
-    return (
-        Lengths(
-            unit=unit,
-            documents=num_documents,
-            is_sample=num_documents < expected,
-            shortest=int(values.min()),
-            median=float(np.median(values)),
-            mean=float(values.mean()),
-            longest=int(values.max()),
-            bins=[Bin(low, high, int(count)) for (low, high), count in zip(bins, heights, strict=True)],
-        ),
-        counts,
-    )
-
-
-def _read_sizes(dataset: Dataset) -> Iterator[tuple[NDArray[np.int64], Iterable[str]]]:
-    """Yield the lengths and languages of documents, block by block."""
-    manifest = dataset.manifest
-    shards = [shard for _, _, shard in manifest.shards() if shard.rows]
-    if manifest.format != "arrow":
-        yield from _read_sizes_of_first_rows(dataset, shards[:: max(1, -(-len(shards) // 4))])
-        return
-    columns = manifest.schema.columns
-    if not (manifest.holds_rows or columns.get(TEXT) in ("string", "large_string")):
-        return
-    has_language = columns.get(_LANGUAGE) in ("string", "large_string")
-    for shard in shards[:: max(1, -(-len(shards) // _MAX_SHARDS))]:
-        with open_file(dataset, shard) as path:
-            for batch in read_unchecked_batches(path, manifest.shard_schema()):
-                if manifest.holds_rows:
-                    column = batch.column(LENGTHS)
-                    column.validate(full=True)
-                    yield column.flatten().to_numpy(zero_copy_only=False).astype(np.int64), ()
-                    continue
-                sizes = pc.fill_null(pc.binary_length(batch.column(TEXT)), 0).to_numpy(zero_copy_only=False)
-                names: Iterable[str] = ()
-                if has_language:
-                    batch.column(_LANGUAGE).validate(full=True)
-                    names = [name for name in batch.column(_LANGUAGE).to_pylist() if name]
-                yield sizes.astype(np.int64), names
-
-
-def _read_sizes_of_first_rows(
-    dataset: Dataset, shards: list[Shard]
-) -> Iterator[tuple[NDArray[np.int64], Iterable[str]]]:
-    manifest = dataset.manifest
-    schema = dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
-    for shard in shards:
-        with open_file(dataset, shard) as path:
-            reader = open_shard(path, manifest.format, manifest.kind, schema)
-            records = list(islice(reader.rows(), _FIRST_ROWS))
-        texts = [text for record in records if isinstance(text := record.get(TEXT), str)]
-        names = [name for record in records if isinstance(name := record.get(_LANGUAGE), str)]
-        yield np.array([len(text.encode(errors="replace")) for text in texts], np.int64), names

@@ -75,10 +75,12 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LanguageCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A language, and the number of measured documents in it."""
+    """A language, and the measured documents in it."""
 
     language: str
     documents: int
+    amount: int = 0
+    """Their tokens, or bytes of text: the unit of `lengths`."""
 
 
 class RuleCurve(msgspec.Struct, frozen=True, kw_only=True):

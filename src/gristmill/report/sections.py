@@ -156,23 +156,37 @@ def make_mix(report: Report) -> Markup:
     figures = [figure(title, f"share of {unit}", picture, heads, rows, note=note, legend=legend)]
     figures.append(_draw_shares("Sources as a pie", unit, [(name, report.sources[name].share) for name in names]))
     if report.languages:
-        counts = [(entry.language, float(entry.documents)) for entry in report.languages]
-        figures.append(_draw_shares("Languages", "documents", counts, note=_name_sample(report)))
+        figures += _draw_languages(report)
     return element("div", *figures, class_="pair")
 
 
-def _draw_shares(title: str, unit: str, shares: list[tuple[str, float]], *, note: str = "") -> Markup:
+def _draw_languages(report: Report) -> list[Markup]:
+    languages = sorted(report.languages, key=lambda entry: (-entry.amount, entry.language))
+    total = sum(entry.amount for entry in languages)
+    unit = report.lengths.unit if report.lengths is not None else "bytes"
+    bars = [Bar(entry.language, (entry.amount,), _format_share(entry.amount, total)) for entry in languages]
+    rows: list[Row] = [
+        (entry.language, f"{entry.amount:,}", f"{entry.documents:,}", _format_share(entry.amount, total))
+        for entry in languages
+    ]
+    title = "Languages"
+    heads = ("language", unit, "documents", "share")
+    shares = [(entry.language, float(entry.amount)) for entry in languages]
+    return [
+        figure(title, f"share of {unit}", draw_bars(title, bars), heads, rows, note=_name_sample(report)),
+        _draw_shares("Languages as a pie", unit, shares),
+    ]
+
+
+def _draw_shares(title: str, unit: str, shares: list[tuple[str, float]]) -> Markup:
     total = sum(value for _, value in shares) or 1.0
     slices = shares[: NUM_COLORS - 1]
     rest = shares[NUM_COLORS - 1 :]
     if rest:
         slices = [*slices, (f"{len(rest)} others", sum(value for _, value in rest))]
     legend = [(number, f"{name} {value / total:.1%}") for number, (name, value) in enumerate(slices)]
-    rows: list[Row] = [
-        (name, f"{value:,.0f}" if unit == "documents" else "", f"{value / total:.2%}") for name, value in shares
-    ]
-    heads = ("name", "documents" if unit == "documents" else "", "share")
-    return figure(title, f"share of {unit}", draw_pie(title, slices), heads, rows, note=note, legend=legend)
+    rows: list[Row] = [(name, f"{value / total:.2%}") for name, value in shares]
+    return figure(title, f"share of {unit}", draw_pie(title, slices), ("name", "share"), rows, legend=legend)
 
 
 def make_lengths(report: Report) -> Markup | None:
@@ -263,7 +277,7 @@ def make_origin(report: Report) -> Markup:
         ("dataset_hash", element("span", report.dataset_hash, class_="hash")),
         ("fingerprint", element("span", report.fingerprint or "unknown: the code of a function", class_="hash")),
         ("report", f"version {report.report_version}"),
-        *((name, str(value)) for name, value in report.tokenizer.items()),
+        *((f"tokenizer {name}", str(value)) for name, value in report.tokenizer.items()),
         *((name, version) for name, version in report.versions.items()),
         *((name, package) for name, package in report.plugins.items()),
     ]

@@ -13,7 +13,8 @@ import xxhash
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import DEFAULT_SAMPLES, MAX_SAMPLES
-from gristmill.report.collect import collect_samples, measure_documents
+from gristmill.report.collect import collect_samples
+from gristmill.report.measure import measure_documents
 from gristmill.report.model import Report, RunTimes
 from gristmill.report.page import make_page
 from gristmill.report.thresholds import find_curves

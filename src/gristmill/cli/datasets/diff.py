@@ -9,7 +9,7 @@ from gristmill.cli.options import json_option
 from gristmill.cli.printing import to_one_line
 from gristmill.cli.tables import print_lines
 from gristmill.core.quantities import format_count
-from gristmill.report.differences import Change, ChangedRecord, Differences, LaneDifference, find_differences
+from gristmill.report.comparing.differences import Change, ChangedRecord, Differences, LaneDifference, find_differences
 from gristmill.shards.dataset import open_dataset
 
 _MAX_LINES = 10

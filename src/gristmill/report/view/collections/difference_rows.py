@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gristmill.report.differences import match_documents
+from gristmill.report.comparing.differences import match_documents
 from gristmill.report.plain_json import show_record
 from gristmill.report.view.collections.document_origins import name_origin
 from gristmill.report.view.row_blocks import make_record_blocks
@@ -20,7 +20,7 @@ from gristmill.report.view.text_difference import find_spans, mark_difference
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gristmill.report.differences import LaneDocuments
+    from gristmill.report.comparing.lane_documents import LaneDocuments
     from gristmill.report.view.collections.dataset_rows import DatasetRows
     from gristmill.report.view.rows import RowBlock
     from gristmill.report.view.text_difference import Piece

@@ -1,27 +1,21 @@
 """The differences between two datasets: shards, then records, then tokens, then what made them.
 
-Equal hashes of shards need no reading. Of the others every document is read once, and kept as 28 bytes: hashes of its
-origin and of its content, and where it lies. Documents are matched by their origin, which does not change when other
-files change; a copy of a document is matched with the copy of the same number.
+Equal hashes of shards need no reading. The others are read once (`lane_documents`). Documents are matched by their
+origin, which does not change when other files change; a copy of a document is matched with the copy of the same number.
 """
 
 from __future__ import annotations
 
-from array import array
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import xxhash
 
-from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
-from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
+from gristmill.core.records import LOSS_MASK
+from gristmill.report.comparing.lane_documents import LaneDocuments
 from gristmill.shards.damage import make_damage_error
-from gristmill.shards.dataset import open_file
-from gristmill.shards.formats.shard_format import open_shard
-from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.storage.locations import list_files_below, measure_file
 
 if TYPE_CHECKING:
@@ -33,8 +27,6 @@ if TYPE_CHECKING:
     from gristmill.shards.manifests.manifest import Manifest
     from gristmill.shards.manifests.stored_files import Shard
 
-_STRIDE = np.uint64(0x9E3779B97F4A7C15)
-"""Makes keys of the copies of one document."""
 _CONTEXT = 40
 _MAX_VALUE = 200
 
@@ -213,90 +205,6 @@ def _list_other_shards(a: Dataset, b: Dataset) -> Iterator[tuple[LaneDifference,
             differing_b=[shard.path for shard in other_b],
         )
         yield lane, other_a, other_b
-
-
-class LaneDocuments:
-    """The documents of some shards: their keys, hashes of their content, and where each lies."""
-
-    def __init__(self, dataset: Dataset, shards: list[Shard]) -> None:
-        self.dataset = dataset
-        self._first_rows = _find_first_rows(dataset)
-        keys, digests, rows, numbers = array("Q"), array("Q"), array("Q"), array("I")
-        for shard in shards:
-            with open_file(dataset, shard) as path:
-                for row, number, origin, content in self._read_documents(shard, path):
-                    keys.append(_hash_origin(origin))
-                    digests.append(xxhash.xxh3_64_intdigest(content))
-                    rows.append(row)
-                    numbers.append(number)
-        self.keys = _number_copies(np.frombuffer(keys, np.uint64))
-        self.digests, self.rows = np.frombuffer(digests, np.uint64), np.frombuffer(rows, np.uint64)
-        self.numbers = np.frombuffer(numbers, np.uint32)
-
-    def _read_documents(self, shard: Shard, path: Path) -> Iterator[tuple[int, int, Mapping[str, int], bytes]]:
-        """Yield the row, the number in the row, the origin and the content of each document."""
-        manifest = self.dataset.manifest
-        schema = self.dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
-        records = open_shard(path, manifest.format, manifest.kind, schema).rows()
-        first = self._first_rows[shard.path]
-        if manifest.holds_rows:
-            for row, record in enumerate(records, first):
-                ends = np.cumsum(record[LENGTHS])
-                mask = record.get(LOSS_MASK)
-                start = 0
-                for number, (origin, end) in enumerate(zip(record[ORIGINS], ends.tolist(), strict=True)):
-                    content = record[INPUT_IDS][start:end].astype(np.uint32).tobytes()
-                    content += b"" if mask is None else mask[start:end].tobytes()
-                    yield row, number, origin, content
-                    start = end
-            return
-        side = shard.origins
-        if side is not None:
-            with open_file(self.dataset, side) as origins_path:
-                origins = open_shard(origins_path, "arrow", "documents", ORIGINS_SCHEMA).rows()
-            pairs = ((record, origin[ORIGIN]) for record, origin in zip(records, origins, strict=True))
-        else:
-            pairs = ((record, record.pop(ORIGIN)) for record in records)
-        for row, (record, origin) in enumerate(pairs, first):
-            # A null and a column that is not there are the same: other records may have given the schema a column.
-            content = {name: value for name, value in record.items() if value is not None}
-            yield row, 0, origin, msgspec.json.encode(content, order="sorted", enc_hook=repr)
-
-    def place(self, index: int) -> str:
-        """Name the input of a document."""
-        origin = self.dataset.origins(int(self.rows[index]))[int(self.numbers[index])]
-        return f"{origin.source}:{origin.path}@{origin.position}" + (f"/{origin.part}" if origin.part else "")
-
-    def tokens(self, index: int) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
-        """Return the ids of a document in a row, and which are trained."""
-        record = self.dataset[int(self.rows[index])]
-        end = int(np.cumsum(record[LENGTHS])[self.numbers[index]])
-        start = end - int(record[LENGTHS][self.numbers[index]])
-        mask = record.get(LOSS_MASK)
-        return record[INPUT_IDS][start:end], np.ones(end - start, np.bool_) if mask is None else mask[start:end]
-
-
-def _find_first_rows(dataset: Dataset) -> dict[str, int]:
-    rows, first = {}, 0
-    for _, _, shard in dataset.manifest.shards():
-        rows[shard.path] = first
-        first += shard.rows
-    return rows
-
-
-def _hash_origin(origin: Mapping[str, int]) -> int:
-    return xxhash.xxh3_64_intdigest(np.array([origin["file"], origin["position"], origin["part"]], np.uint64).tobytes())
-
-
-def _number_copies(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Give each copy of a document a key of its own: the n-th copy the same one in every dataset."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    is_first = np.append(True, ordered[1:] != ordered[:-1]) if len(keys) else np.empty(0, np.bool_)
-    positions = np.arange(len(keys), dtype=np.uint64)
-    copies = np.empty_like(positions)
-    copies[order] = positions - np.maximum.accumulate(np.where(is_first, positions, np.uint64(0)))
-    return keys + copies * _STRIDE
 
 
 class LaneMatch:

@@ -1,0 +1,1 @@
+"""What two datasets differ in: shards, documents, tokens, recipes."""
