@@ -1,12 +1,17 @@
 """Workers that start before a run is imported: only if the recipe names enough local input, and never in doubt."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+from gristmill_testing.small_tokenizers import trained
 
-from gristmill.cli.running.early_workers import BYTES_A_WORKER, start_workers_early
+from gristmill.cli.running.early_workers import BYTES_A_WORKER, MIN_BYTES, start_workers_early
+from gristmill.pipeline.planning.placement.in_process import MAX_IN_PROCESS_BYTES
+from gristmill.shards.dataset import open_dataset
+from gristmill.steps.read import CELL_BYTES
 
 
 @pytest.fixture
@@ -14,7 +19,7 @@ def folder(tmp_path):
     (tmp_path / "data").mkdir()
     for name in ("a.jsonl", "b.jsonl"):
         with (tmp_path / "data" / name).open("wb") as file:
-            file.truncate(BYTES_A_WORKER)  # sparse: nobody reads it
+            file.truncate(MIN_BYTES)  # sparse: nobody reads it
     return tmp_path
 
 
@@ -33,8 +38,12 @@ def test_a_worker_is_started_for_each_part_of_the_input(folder, read):
 def test_no_more_workers_are_started_than_asked_for_or_needed(folder):
     recipe = "output: out\nsources: {web: {read: data/*.jsonl}}"
     assert count_started(folder, recipe, workers=1) == 1
-    assert count_started(folder, recipe, workers=7) == 2
-    assert count_started(folder, recipe, overrides=["sources.web.read=data/a.jsonl"]) == 1
+    assert count_started(folder, recipe, workers=7) == 2 * MIN_BYTES // BYTES_A_WORKER
+
+
+def test_no_worker_is_started_for_a_run_that_may_stay_in_this_process(folder):
+    assert (BYTES_A_WORKER, MIN_BYTES) == (CELL_BYTES, MAX_IN_PROCESS_BYTES)
+    assert count_started(folder, "output: out\nsources: {web: {read: data/a.jsonl}}") == 0
 
 
 @pytest.mark.parametrize(
@@ -76,3 +85,22 @@ def test_a_run_in_this_process_starts_none(folder):
 def test_the_first_look_imports_nothing_that_a_run_needs():
     code = "import gristmill.cli.running.run, sys; print(*({'numpy', 'pyarrow'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.strip() == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers fork on Linux only")
+def test_forked_workers_make_the_same_dataset_as_one_process(gristmill, tmp_path):
+    """They have loaded the tokenizer before the run asks for it."""
+    trained(tmp_path / "tokenizer")
+    with (tmp_path / "a.jsonl").open("w") as file:
+        for number in range(MIN_BYTES // 4000):
+            file.write(json.dumps({"text": f"{number} turns of the stone, and the corn is flour. " * 90}) + "\n")
+    steps = "steps: [{tokenize: {tokenizer: tokenizer}}, {pack: {row_length: 512}}]"
+    (tmp_path / "recipe.yaml").write_text(f"output: out\nsources: {{web: {{read: a.jsonl}}}}\n{steps}")
+    events = tmp_path / "events.jsonl"
+    gristmill("run", tmp_path / "recipe.yaml", "--workers", 2, "--events", events)
+    gristmill("run", tmp_path / "recipe.yaml", "--backend", "serial", "--set", "output=serial")
+    starts = [event for line in events.read_text().splitlines() if "worker" in (event := json.loads(line))]
+    assert {event["event"] for event in starts} == {"worker_reused", "worker_ready"}
+    assert (
+        open_dataset(tmp_path / "out").manifest.dataset_hash == open_dataset(tmp_path / "serial").manifest.dataset_hash
+    )

@@ -177,7 +177,15 @@ class Died:
     """Whether the worker was killed for lack of memory, where the backend knows that."""
 
 
-Event = Ready | SetupFailed | Results | Undecodable | Counts | Died
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The worker has forked itself into more, as it was started to do; there may be fewer of them, or none."""
+
+    worker: WorkerHandle
+    copies: Sequence[WorkerHandle]
+
+
+Event = Ready | SetupFailed | Results | Undecodable | Counts | Died | Forked
 
 
 class Backend(Protocol):
@@ -203,3 +211,13 @@ class Backend(Protocol):
 
     def close(self, *, at_once: bool) -> None:
         """End all workers: at once, or after a moment in which idle ones can exit by themselves."""
+
+
+class ForkingBackend(Backend, Protocol):
+    """A backend whose workers can fork themselves, where the system allows it."""
+
+    def start_forking(self, num_workers: int) -> tuple[WorkerHandle, int]:
+        """Start a worker that forks itself after its first job, so that there are `num_workers`; `Forked` follows.
+
+        Returns it and how many more there will be: none where the system does not allow it.
+        """

@@ -12,18 +12,20 @@ from __future__ import annotations
 import heapq
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from gristmill.engine.backend import Died, WorkerSpec
+from gristmill.engine.backend import Died, Forked, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
 
-    from gristmill.engine.backend import Backend, Event, WorkerHandle
+    from gristmill.engine.backend import Backend, Event, ForkingBackend, WorkerHandle
     from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.job import Job
 
+FORK_SECONDS = 30.0
+"""How long a worker may take until it forks itself: it imports modules and loads tokenizers before."""
 LEAVE_SECONDS = 2.0
 """How long a worker may take to exit after it was stopped: a thread of the user's function may keep it alive."""
 
@@ -53,6 +55,8 @@ class WorkerPool:
         """Workers that wait for a job, and whether they have had none before."""
         self._leaving: dict[WorkerHandle, float] = {}
         """Workers that were told to exit after their job had ended, and the time at which they are killed."""
+        self._unborn: dict[WorkerHandle, int] = {}
+        """Workers that will fork themselves, and into how many more."""
         self._is_lent = False
 
     def __enter__(self) -> Self:
@@ -64,22 +68,36 @@ class WorkerPool:
     @property
     def num_unused(self) -> int:
         """The number of workers that are alive but not lent."""
-        return len(self._spares) + len(self._leaving)
+        return len(self._spares) + len(self._leaving) + sum(self._unborn.values())
 
-    def start_ahead(self, num_workers: int, job: Job) -> None:
-        """Start workers before there is work for them; `job` imports what they will need."""
+    def start_ahead(self, num_workers: int, job: Job, *, forks: bool = False) -> None:
+        """Start workers before there is work for them; `job` imports what they will need.
+
+        With `forks` (for worker processes), where the system allows it, one of them imports it and forks itself into
+        all. Until then this process becomes the parent of orphans among its descendants: it should be our own command.
+        """
         spec = WorkerSpec(job, returns_unstarted=False)
+        num_missing = num_workers - len(self._slots) - sum(self._unborn.values())
         with suppress(OSError):  # the limit of processes or of open files: the first job reports it
-            for _ in range(num_workers - len(self._slots)):
-                handle = self._start()
+            while num_missing > 0:
+                num_copies = 0
+                if forks and num_missing > 1 and not self._places:
+                    handle, num_copies = cast("ForkingBackend", self._open()).start_forking(num_missing)
+                    self._add(handle)
+                else:
+                    handle = self._start()
+                if num_copies:
+                    self._unborn[handle] = num_copies
                 handle.assign(spec)
                 self._spares[handle] = True
+                num_missing -= 1 + num_copies
 
     def lend(self) -> WorkerPool:
         """Begin a job; returns the pool that it uses. A job inside of another one gets a pool of its own."""
         if self._is_lent:
             return WorkerPool(self.backend, self._open_backend, places=self._places).lend()
         self._is_lent = True
+        self._wait_for_copies()
         if self._spares:
             self.wait(0.0)  # some may have died since the last job
         return self
@@ -143,6 +161,12 @@ class WorkerPool:
         for event in self._open().wait(timeout):
             if event.worker not in self._spares and event.worker not in self._leaving:
                 events.append(event)
+            if isinstance(event, Forked):
+                for copy in event.copies:
+                    self._add(copy)
+                    self._spares[copy] = True
+            if isinstance(event, (Forked, Died)):
+                self._unborn.pop(event.worker, None)
             if isinstance(event, Died):
                 heapq.heappush(self._free_slots, self._slots.pop(event.worker))
                 self._spares.pop(event.worker, None)
@@ -166,14 +190,30 @@ class WorkerPool:
             self._opened = self._open_backend()
         return self._opened
 
+    def _wait_for_copies(self) -> None:
+        """Wait until workers that fork themselves have done so: the job could only start others in their place."""
+        deadline = monotonic() + FORK_SECONDS
+        while self._unborn and (seconds_left := deadline - monotonic()) > 0:
+            self.wait(seconds_left)
+        for handle in self._unborn:  # it hangs
+            del self._spares[handle]
+            handle.kill()
+            self.dismiss(handle)
+        self._unborn.clear()
+
     def _start(self, node: str | None = None) -> WorkerHandle:
-        # The lowest free number, not a running one: a replaced worker gets the place of the one that died.
-        slot = self._free_slots[0] if self._free_slots else len(self._slots)
+        slot = self._find_slot()
         place = self._places[slot % len(self._places)] if self._places else None
-        handle = self._open().start(place, node=node)
+        return self._add(self._open().start(place, node=node))
+
+    def _find_slot(self) -> int:
+        # The lowest free number, not a running one: a replaced worker gets the place of the one that died.
+        return self._free_slots[0] if self._free_slots else len(self._slots)
+
+    def _add(self, handle: WorkerHandle) -> WorkerHandle:
+        self._slots[handle] = self._find_slot()
         if self._free_slots:
             heapq.heappop(self._free_slots)
-        self._slots[handle] = slot
         return handle
 
     def _stop_spare(self) -> None:

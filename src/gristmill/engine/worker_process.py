@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.engine.backend import Died
+from gristmill.engine.adopted_process import AdoptedProcess, take_orphans
+from gristmill.engine.backend import Died, Forked
 from gristmill.engine.received_events import decode_event
 from gristmill.engine.worker import wire
 from gristmill.engine.worker.recorder import Recorder, create_recording
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gristmill.engine.worker.binding import Place
     from gristmill.engine.worker.chunk import Chunk
     from gristmill.engine.worker.recorder import Note
+
+    ChildProcess = subprocess.Popen[bytes] | AdoptedProcess
 
 # There is one worker for each core; native thread pools inside of workers would only compete for the cores. (Arrow's
 # pool follows OMP_NUM_THREADS too.)
@@ -40,10 +43,12 @@ ONE_THREAD = {
 # Workers allocate and free blocks of a few megabytes all the time. By default glibc returns each to the system, and the
 # next one is filled with fresh pages: a tenth of a worker's time.
 # The same for Arrow's allocator (mimalloc), which returns what was free for 10 ms. It also asks for huge pages; to fill
-# the first ones with zeros costs a worker 20 ms, more than they save on 100 MB.
+# the first ones with zeros costs a worker 20 ms, more than they save on 100 MB. Arrow's other allocator would start a
+# thread, and a worker with two threads cannot fork.
 STEADY_HEAP = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "MIMALLOC_ALLOW_THP": "0",
     "MIMALLOC_PURGE_DELAY": "1000",
 }
@@ -55,6 +60,31 @@ _PACKAGE_ROOT = str(Path(__file__).parents[2])
 _SOCKET_BYTES = 1 << 20
 
 
+class WorkerEnds:
+    """The parent's ends of all that connects to a worker, and the worker's ends until it has inherited them."""
+
+    def __init__(self) -> None:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self.socket, child_socket = socket.socketpair()
+            ours.callback(self.socket.close)
+            theirs.callback(child_socket.close)
+            for end in (self.socket, child_socket):  # the usual 208 KiB would cut each MiB into many small turns
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+            self.socket.setblocking(False)
+            child_lifeline, lifeline = os.pipe()
+            ours.callback(os.close, lifeline)
+            theirs.callback(os.close, child_lifeline)
+            recording = create_recording()
+            theirs.callback(os.close, recording)
+            self.recorder = Recorder(recording)
+            ours.callback(self.recorder.close)
+            self.inherited = child_socket.fileno(), child_lifeline, recording
+            self.ours = ours.pop_all()
+            self.theirs = theirs.pop_all()
+            """Closed as soon as the child has inherited them: else this process would never see the socket's end."""
+
+
 class WorkerProcess:
     """A child process and the parent's ends of everything that connects to it. A `WorkerHandle` for the scheduler."""
 
@@ -62,47 +92,35 @@ class WorkerProcess:
     host = ""
     remote_use = None
 
-    def __init__(self, place: Place | None, unsent: set[WorkerProcess]) -> None:
-        """Start a process. It is in `unsent` while it has been sent more than its socket takes."""
-        # `theirs` are the child's ends, closed here as soon as the child has inherited them: otherwise this process
-        # would hold them open and never see the end of the socket. `ours` are closed by `reap`.
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            self._socket, child_socket = socket.socketpair()
-            ours.callback(self._socket.close)
-            theirs.callback(child_socket.close)
-            for end in (self._socket, child_socket):  # the usual 208 KiB would cut each MiB into many small turns
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
-            child_lifeline, lifeline = os.pipe()
-            ours.callback(os.close, lifeline)
-            theirs.callback(os.close, child_lifeline)
-            recording = create_recording()
-            theirs.callback(os.close, recording)
-            self._recorder = Recorder(recording)
-            ours.callback(self._recorder.close)
-            inherited = (child_socket.fileno(), child_lifeline, recording)
-            self.process = subprocess.Popen(
-                [*_make_interpreter_command(), _BOOTSTRAP, _PACKAGE_ROOT, *map(str, inherited)],
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**STEADY_HEAP, **os.environ, **ONE_THREAD},
-            )
+    def __init__(
+        self, process: ChildProcess, ends: WorkerEnds, place: Place | None, unsent: set[WorkerProcess]
+    ) -> None:
+        """Take charge of a process. It is in `unsent` while it has been sent more than its socket takes."""
+        self.process = process
+        self.pid = process.pid
+        self.name = f"process {self.pid}"
+        self._socket = ends.socket
+        self._recorder = ends.recorder
+        with ends.ours as ours:
             ours.callback(self.kill)
-            self.descriptor = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else None
+            self.descriptor = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
             """Readable when the process has ended; None where the system has no process descriptors."""
             if self.descriptor is not None:
                 ours.callback(os.close, self.descriptor)
             self._ours = ours.pop_all()
-        self._socket.setblocking(False)
-        self.pid = self.process.pid
-        self.name = f"process {self.pid}"
         self._receiver = wire.Receiver(self._socket.fileno())
         self._sender = wire.Sender(self._socket.fileno())
         self._place = place
         self._unsent = unsent
+        self.ends_of_copies: list[WorkerEnds] = []
+        """For the workers into which it will fork itself."""
         self._num_loading = 0
         """How many jobs it was given and has not set up yet. Only the last of them counts."""
+
+    @property
+    def is_forking(self) -> bool:
+        """Whether it will fork itself into several."""
+        return bool(self.ends_of_copies)
 
     def assign(self, spec: WorkerSpec | None) -> None:
         if spec is None:
@@ -167,7 +185,7 @@ class WorkerProcess:
                     self._num_loading -= 1
                     if self._num_loading:  # of a job that has ended before
                         continue
-                events.append(decode_event(self, frame))
+                events.append(self._adopt_copies(frame) if frame.kind == wire.FORKED else decode_event(self, frame))
         except (EOFError, ConnectionResetError):
             return events, True
         return events, False
@@ -179,6 +197,7 @@ class WorkerProcess:
         _, item, position = self._recorder.read()
         crash_text = self._recorder.read_crash_text()
         self._ours.close()
+        self._forget_copies()
         if code >= 0:
             return Died(self, f"exited with code {code}", None, item, position, crash_text)
         name = _name_signal(-code)
@@ -189,6 +208,52 @@ class WorkerProcess:
             return self.process.wait(timeout=LEAVE_SECONDS)
         except subprocess.TimeoutExpired:  # killed, but stuck in the kernel (a dead network file system)
             return -signal.SIGKILL
+
+    def _adopt_copies(self, frame: wire.Frame) -> Forked:
+        """Take charge of the processes that this one says it has forked."""
+        copies = []
+        for pid, ends in zip(frame.load(), self.ends_of_copies, strict=False):
+            with contextlib.suppress(OSError):  # no child of this process, or no descriptor is left for it
+                copies.append(WorkerProcess(AdoptedProcess(pid), ends, None, self._unsent))
+        self._forget_copies()
+        return Forked(self, copies)
+
+    def _forget_copies(self) -> None:
+        """Close the ends for copies that are not there. One that has just begun to run then ends by itself."""
+        if self.ends_of_copies:
+            take_orphans(takes=False)
+        for ends in self.ends_of_copies:
+            ends.ours.close()
+        self.ends_of_copies.clear()
+
+
+def start_process(place: Place | None, unsent: set[WorkerProcess], *, num_copies: int = 0) -> WorkerProcess:
+    """Start a worker process. After its first job it forks itself into that many more, and `Forked` follows."""
+    if num_copies and not take_orphans(takes=True):
+        num_copies = 0
+    with contextlib.ExitStack() as ours:
+        if num_copies:
+            ours.callback(take_orphans, takes=False)
+        with contextlib.ExitStack() as theirs:
+            all_ends = []
+            for _ in range(num_copies + 1):
+                ends = WorkerEnds()
+                ours.push(ends.ours)
+                theirs.push(ends.theirs)
+                all_ends.append(ends)
+            inherited = [fd for ends in all_ends for fd in ends.inherited]
+            process = subprocess.Popen(
+                [*_make_interpreter_command(), _BOOTSTRAP, _PACKAGE_ROOT, *map(str, inherited)],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**STEADY_HEAP, **os.environ, **ONE_THREAD},
+            )
+        own, *ends_of_copies = all_ends
+        worker = WorkerProcess(process, own, place, unsent)
+        worker.ends_of_copies = ends_of_copies
+        ours.pop_all()
+    return worker
 
 
 def _make_interpreter_command() -> list[str]:

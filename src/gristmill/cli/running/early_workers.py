@@ -1,8 +1,9 @@
 """Workers that are started before anything else is done, where the size of the input alone shows that a run needs them.
 
-Importing what a run needs takes this process a quarter of a second, and each worker as long. So a first look at the
-recipe decides before any of that is imported: only its output and the sizes of local files that it names. What it says
-of them is not checked here. In doubt no worker is started, and the plan starts them once it has listed all files.
+Importing what a run needs takes this process a quarter of a second, and a worker as long; the tokenizer takes another
+quarter. So a first look at the recipe decides before any of that is imported: only its output, the sizes of local files
+that it names, and its tokenizer. What it says of them is not checked here. One process imports and loads all that, and
+forks itself into the workers. In doubt none is started, and the plan starts them once it has listed all files.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gristmill.engine.pinning import Pin
+    from gristmill.engine.worker.job import Call
     from gristmill.engine.worker_pool import WorkerPool
 
-BYTES_A_WORKER = 16 << 20
-"""The input for which one more worker is started early. A run that stays in this process has less."""
+BYTES_A_WORKER = 4 << 20
+"""The input for which one more worker is started: a cell, as in the plan."""
+MIN_BYTES = 8 << 20
+"""The input up to which a run may stay in this process, so that none is started."""
 MAX_FILES = 1000
 """How many files are looked at; a recipe of more small ones waits for the plan."""
 
@@ -45,9 +49,13 @@ def start_workers_early(
     with suppress(UsageError, OSError, ValueError):  # the run itself reports it
         tree = parse_yaml(Path(recipe).read_text("utf-8-sig"), recipe)
         apply_overrides(tree, overrides)
-        num_bytes = _count_input_bytes(tree.data, Path(recipe).absolute().parent)
-        num_workers = min(choose_num_workers(workers or "auto"), num_bytes // BYTES_A_WORKER)
-        pool.start_ahead(num_workers, make_import_job(WORKER_MODULE, make_compute_functions_on_demand))
+        folder = Path(recipe).absolute().parent
+        num_bytes = _count_input_bytes(tree.data, folder)
+        if num_bytes > MIN_BYTES:
+            num_workers = min(choose_num_workers(workers or "auto"), num_bytes // BYTES_A_WORKER)
+            loads = _list_tokenizers(tree.data, folder)
+            job = make_import_job(WORKER_MODULE, make_compute_functions_on_demand, *loads)
+            pool.start_ahead(num_workers, job, forks=True)
     return pool
 
 
@@ -58,6 +66,24 @@ def _count_input_bytes(recipe: Any, folder: Path) -> int:
             files = islice(_list_files(sources, folder), MAX_FILES)
             return sum(file.stat().st_size for file in files if file.is_file())
     return 0
+
+
+def _list_tokenizers(recipe: dict[str, Any], folder: Path) -> list[Call]:
+    """List what loads the local tokenizers that a recipe names."""
+    loads: list[Call] = []
+    steps = [step for step in recipe.get("steps") or [] if isinstance(step, dict)]
+    is_chat = any("render" in step for step in steps)
+    for step in steps:
+        match step:
+            case {"tokenize": {"tokenizer": str(name), **options}} if (folder / name).exists():
+                arguments = {
+                    "tokenizer": name,
+                    "folder": str(folder),
+                    "engine": options.get("engine"),
+                    "specials_as_text": not is_chat and options.get("special_tokens_in_text") != "token",
+                }
+                loads.append(("gristmill.steps.tokenize.load_ahead", "load_ahead", arguments))
+    return loads
 
 
 def _list_files(sources: dict[str, Any], folder: Path) -> Iterator[Path]:

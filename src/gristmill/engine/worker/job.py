@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from time import monotonic
 
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from gristmill.engine.worker.recorder import Recorder
+
+    Call = tuple[str, str, Mapping[str, Any]]
+    """A module, the name of a function in it, and its arguments: so a process can name what it has not imported."""
 
 _COUNTS_SECONDS = 0.25
 
@@ -44,20 +48,23 @@ class Job:
         return (context.state,) if self.setup is not None else ()
 
 
-def make_import_job(module: str, prepare: Callable[[], None]) -> Job:
+def make_import_job(module: str, prepare: Callable[[], None], *loads: Call) -> Job:
     """Make the job of workers that are started before there is work for them: to import what they will need.
 
-    `prepare` is called first.
+    `prepare` is called first, and `loads` after the import. If one of those fails, the job that needs it tells.
     """
-    return Job(import_module, partial(_import_for_good, module, prepare), runs_user_code=False)
+    return Job(import_module, partial(_import_for_good, module, prepare, loads), runs_user_code=False)
 
 
-def _import_for_good(module: str, prepare: Callable[[], None]) -> None:
+def _import_for_good(module: str, prepare: Callable[[], None], loads: Sequence[Call]) -> None:
     """Import a module, and keep what it made from the garbage collector: it stays, and need not be searched again."""
     gc.disable()
     try:
         prepare()
         import_module(module)
+        for home, function, arguments in loads:
+            with suppress(Exception):
+                getattr(import_module(home), function)(**arguments)
     finally:
         gc.freeze()
         gc.enable()
