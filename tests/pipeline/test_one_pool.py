@@ -119,7 +119,7 @@ WORKER_PACKAGES = {
     *("zstandard", "typing_extensions"),
     *("cloudpickle", "dateutil", "six"),  # pyarrow's
 }
-MAX_WORKER_MODULES = 141
+MAX_WORKER_MODULES = 140
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 _GATHER_BYTES = 2**18
 """The size up to which writes are buffered."""
 _TEMPORARY = re.compile(r"\.gristmill-([A-Za-z0-9_.-]+)-[0-9a-f]{16}\.tmp")
+_EPOCH = re.compile(r"\d{8}")
+
+
+def is_lease_epoch(run_id: str) -> bool:
+    """Tell whether a run is named by the epoch of its lease, so that others may write to its output, too."""
+    return _EPOCH.fullmatch(run_id) is not None
 
 
 class PendingFile:

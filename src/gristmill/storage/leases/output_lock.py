@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
     from gristmill.storage.leases.lease import Lease
     from gristmill.storage.locations import Location
     from gristmill.storage.stores.base import Store
-
-_EPOCH = re.compile(r"\d{8}")
-
-
-def is_lease_epoch(run_id: str) -> bool:
-    """Tell whether a run is named by the epoch of its lease, so that others may write to its output, too."""
-    return _EPOCH.fullmatch(run_id) is not None
 
 
 class HeldOutput:

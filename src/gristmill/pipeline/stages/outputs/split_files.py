@@ -22,8 +22,7 @@ from gristmill.shards.block_index import ShardBlocks, decode_costs, encode_costs
 from gristmill.shards.formats.base import KeyedEncoder, SampleEncoder, has_sample_sizes
 from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
-from gristmill.storage.commit import PendingFile
-from gristmill.storage.leases.output_lock import is_lease_epoch
+from gristmill.storage.commit import PendingFile, is_lease_epoch
 from gristmill.storage.locations import StorePath
 from gristmill.storage.mapped_files import read_bytes
 from gristmill.storage.stored_paths import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
