@@ -21,6 +21,7 @@ from gristmill.shards.score_file import ScoreColumns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.core.scores import ThresholdRule
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gristmill.shards.score_file import ScoredStep
 
 _NUM_THREADS = 2
-_NUM_COLUMNS = 4
+_NUM_COLUMNS = 2
 """Scores that a thread holds at a time. Their memory is used again: new pages cost more than all that is computed."""
 _POSITIONS = 101
 _MAX_SAMPLE = 50_000
@@ -78,9 +79,15 @@ class _Part(NamedTuple):
             row, start = row + block.num_rows, end
             end += len(judged)
             for line, score in zip(to, scores, strict=False):
-                values = block.column(self.step.column(score)).to_numpy(zero_copy_only=False)
-                line[start:end] = values if len(judged) == len(values) else values[judged]
+                values = _view_values(block.column(self.step.column(score)))
+                line[start:end] = values if len(judged) == len(values) else values.take(judged)
         return end
+
+
+def _view_values(column: pa.Array) -> NDArray[Any]:
+    """Return the stored values of a score without copying them. Where it is null, the value means nothing."""
+    values: NDArray[Any] = np.frombuffer(column.buffers()[1] or b"", column.type.to_pandas_dtype())
+    return values[column.offset : column.offset + len(column)]
 
 
 def _list_rules(step: ScoredStep) -> list[ThresholdRule]:
