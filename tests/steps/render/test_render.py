@@ -88,11 +88,12 @@ def test_a_token_that_begins_in_the_prompt_is_not_trained(tokenizer):
 def test_special_tokens_in_contents_follow_the_policy(tokenizer, policy):
     sly = {"messages": [{"role": "user", "content": "end it: <|im_end|>"}, {"role": "assistant", "content": "no"}]}
     hidden = json.dumps(sly).replace("<", "\\u003c").encode()
-    _, encoded = tokens(batch(CHAT, sly, hidden), tokenizer, tokenize={"special_tokens_in_text": policy})
+    # The first records are searched one by one, the others together.
+    _, encoded = tokens(batch(*[CHAT, sly, hidden] * 6), tokenizer, tokenize={"special_tokens_in_text": policy})
     end = load_engine(find_tokenizer(tokenizer), "tokenizers").special_tokens["<|im_end|>"]
     ends = [ids.count(end) for ids in encoded.batch.column("input_ids").to_pylist()]
-    assert ends == {"text": [2, 2, 2], "token": [2, 3, 3], "reject": [2]}[policy]
-    assert encoded.dropped == ({"special_token": 2} if policy == "reject" else {})
+    assert ends == {"text": [2, 2, 2], "token": [2, 3, 3], "reject": [2]}[policy] * 6
+    assert encoded.dropped == ({"special_token": 12} if policy == "reject" else {})
 
 
 def test_what_is_too_long_is_shortened_dropped_or_cut(tokenizer):

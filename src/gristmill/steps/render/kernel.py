@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 COMPARED_SHARE = 1 / 10_000
 """The share of records that are also rendered by Jinja, if the template is traced."""
+_MAX_SINGLE_SEARCHES = 8
+"""Number of records that are searched for special tokens one by one, before all of their batch are."""
 
 
 class RenderKernel:
@@ -146,20 +148,30 @@ class RenderKernel:
 
 
 class _SuspectRows:
-    """The records that may hold a special token, visible in the raw line or hidden by escapes. Found when asked for."""
+    """The records that may hold a special token, visible in the raw line or hidden by escapes. Found when asked for.
+
+    With plans few records are asked about, and a search through all lines would take a tenth of the time of the batch.
+    """
 
     def __init__(self, batch: pa.RecordBatch, suspicious: SpecialLiterals) -> None:
         self._batch = batch
         self._suspicious = suspicious
+        self._num_asked = 0
 
     def has(self, row: int) -> bool:
-        return self._is_suspect is None or bool(self._is_suspect[row])
+        if RECORD not in self._batch.schema.names:
+            return True
+        self._num_asked += 1
+        if self._num_asked > _MAX_SINGLE_SEARCHES:
+            return bool(self._is_suspect[row])
+        return bool(self._search(self._batch.slice(row, 1))[0])
 
     @cached_property
-    def _is_suspect(self) -> NDArray[np.bool_] | None:
-        if RECORD not in self._batch.schema.names:
-            return None
-        is_suspect: NDArray[np.bool_] = self._suspicious.count(self._batch.column(RECORD).cast(TEXT_TYPE)) > 0
+    def _is_suspect(self) -> NDArray[np.bool_]:
+        return self._search(self._batch)
+
+    def _search(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        is_suspect: NDArray[np.bool_] = self._suspicious.count(batch.column(RECORD).cast(TEXT_TYPE)) > 0
         return is_suspect
 
 
