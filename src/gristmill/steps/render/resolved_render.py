@@ -169,8 +169,8 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
                 count_tokens=count,
                 images=self._load_images(),
             )
-        if self.trace:
-            maker.start_tracing(limits.restart if limits is not None else None)
+            if self.trace:
+                maker.start_tracing(limits.restart if limits is not None else None)
         tokens = [*self.special_tokens, *self.control_tokens]
         return RenderKernel(maker, self.output_schema, tokens, limits, count_all, self._refer_to_images)
 

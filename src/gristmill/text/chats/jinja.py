@@ -73,6 +73,7 @@ class ChatTemplate:
     def start_tracing(self, restart_clock: Callable[[], None] | None = None) -> None:
         """Trace the template from now on, where that is possible: the same texts, in less time."""
         self._tracer = TemplateTracer(self.source, self._variables, self._today, restart_clock)
+        self._tracer.load()
 
     def begin_record(self) -> None:
         """Tell the tracer that the renderings that follow are of another record."""
