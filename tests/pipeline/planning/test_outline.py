@@ -1,4 +1,6 @@
 import gzip
+import sys
+from dataclasses import replace
 
 from gristmill.core.quantities import format_bytes
 from gristmill.core.recipe import Recipe
@@ -72,6 +74,8 @@ def test_a_large_compressed_file_is_unpacked_first(tmp_path, monkeypatch):
 def test_a_disk_that_is_too_small_is_pointed_out():
     small = Outline(output="out", format="jsonl", sources=[], needed_bytes=10**9, free_bytes=10**6, memory=MEMORY)
     large = Outline(output="out", format="jsonl", sources=[], needed_bytes=10**6, free_bytes=10**9, memory=MEMORY)
+    assert "1.0 GB free" in str(large)
+    assert "free" not in str(replace(large, free_bytes=sys.maxsize))  # as on a store
     assert not small.fits
     assert "MAY NOT FIT" in str(small)
     assert large.fits

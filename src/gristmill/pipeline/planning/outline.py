@@ -6,6 +6,7 @@ above: nothing is filtered, and text unpacks to four times its size.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -94,7 +95,9 @@ class Outline:
         return "\n".join(lines)
 
     def _format_output_lines(self) -> list[str]:
-        space = f"up to {format_bytes(self.needed_bytes)} needed while it runs, {format_bytes(self.free_bytes)} free"
+        space = f"up to {format_bytes(self.needed_bytes)} needed while it runs"
+        if self.free_bytes < sys.maxsize:  # what a store is said to have
+            space += f", {format_bytes(self.free_bytes)} free"
         notes = [f"├── note: {note}" for note in self.notes]
         lines = [f"output: {self.format} in {self.output}", *notes, f"├── runs {self.placement}"]
         lines += [f"├── {self.memory}", f"└── disk: {space}"]

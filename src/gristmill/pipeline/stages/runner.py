@@ -133,8 +133,7 @@ class StageRunner:
             options = replace(options, backend="serial", workers="auto", timeout=None, pin="none")
         with self._open_sync_thread() as sync_thread:
             for task, result in self._start_tasks(function, stage, tasks, desc, options):
-                files = result.files() if isinstance(result, SliceResult) else ()  # others are synced by their tasks
-                sync_thread.add((task.id, result), [self.files.locate(file.path) for file in files])
+                self.add_receipt(task.id, result, sync_thread)
         self._receipts.sync()
 
     def _open_sync_thread(self) -> SyncThread[tuple[str, Any]]:
@@ -142,12 +141,14 @@ class StageRunner:
 
         A receipt says that a task's files are on the disk. Waiting for that in the worker would delay its next task.
         """
-        return SyncThread(self._add_receipt)
+        return SyncThread(lambda finished: self._receipts.add(*finished))
 
-    def _add_receipt(self, finished: tuple[str, Any]) -> None:
-        for path, num_bytes in _list_files(finished[1]):
+    def add_receipt(self, name: str, result: object, sync_thread: SyncThread[tuple[str, Any]]) -> None:
+        """Have the receipt of a task written when its files are on the disk. They are known from now on."""
+        for path, num_bytes in _list_files(result):
             self.files.add(path, num_bytes)
-        self._receipts.add(*finished)
+        files = result.files() if isinstance(result, SliceResult) else ()  # others are synced by their tasks
+        sync_thread.add((name, result), [self.files.locate(file.path) for file in files])
 
     def _choose_options(self, stage: StageContext) -> RunOptions:
         """Choose the options for the slices of a stage."""
@@ -223,8 +224,7 @@ class _StageReceipts:
         return self._runner.find_receipt(name, UnitCut)
 
     def add(self, name: str, result: SliceResult | UnitCut) -> None:
-        files = result.files() if isinstance(result, SliceResult) else []
-        self._sync_thread.add((name, result), [self._runner.files.locate(file.path) for file in files])
+        self._runner.add_receipt(name, result, self._sync_thread)
 
     def check_files(self, name: str, result: SliceResult) -> None:
         if not has_its_files(self._runner.files, result):

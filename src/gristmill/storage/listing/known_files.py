@@ -24,7 +24,6 @@ class KnownFiles:
         self._root = root
         self._listed: PackedIndex | None = None
         self._added = PackedIndex()
-        """Apart from the others, because another thread adds them."""
 
     def find_size(self, path: str) -> int | None:
         """Return the size of a file; None if there is none."""
