@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import load_recipe
-from gristmill.cli.running.bench import command
+from gristmill.cli.running.bench import _print_bench, command
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.bench import Bench, Measurement, Setting, _list_settings, run_bench
 
@@ -216,3 +216,12 @@ def test_few_workers_are_enough_if_more_are_not_faster():
     speeds[Setting(2, "threads", "auto")] = 300
     bench = Bench(measurements=[make_measurement(*pair) for pair in speeds.items()])
     assert bench.flags == ["--workers", "2", "--backend", "threads"]
+
+
+def test_one_setting_is_no_choice(capsys):
+    bench = Bench(measurements=[make_measurement(Setting(1), 0)], num_settings=6)
+    _print_bench(bench, "recipe.yaml", ())
+    text = " ".join(capsys.readouterr().out.split())
+    assert "out of time: 1 of 6 settings were measured" in text
+    assert "recommended: nothing yet" in text
+    assert "0 bytes/s" not in text  # no task has ended: the rate is not known, but not 0

@@ -172,7 +172,7 @@ def _print_bench(bench: Bench, recipe: str, overrides: Sequence[str]) -> None:
             measurement.setting.backend,
             f"{measurement.setting.workers}",
             _format_slices(measurement.setting),
-            f"{format_bytes(int(measurement.bytes_per_second))}/s",
+            f"{format_bytes(int(measurement.bytes_per_second))}/s" if measurement.bytes_per_second else "",
             f"{measurement.records_per_second:,.0f}",
             "" if measurement.speed_up is None else f"{measurement.speed_up:.2f}",
             format_bytes(measurement.memory_bytes),
@@ -196,6 +196,9 @@ def _print_bench(bench: Bench, recipe: str, overrides: Sequence[str]) -> None:
     if bench.is_rough:
         print_wrapped("note: a setting took under half a second: the input is too small for exact figures")
     print_wrapped(f"limit: {bench.bottleneck}")
+    if len(bench.measurements) == 1 < bench.num_settings and not bench.was_interrupted:
+        print_wrapped("recommended: nothing yet, with one setting measured; give it more time: --seconds")
+        return
     click.echo(f"recommended: {_format_command(bench, recipe, overrides)}")
 
 
