@@ -15,7 +15,7 @@ from gristmill.cli.datasets.mix import command as mix_command
 from gristmill.cli.training.stream import command as stream_command
 from gristmill.cli.training.tokenizer import command as tokenizer_command
 from gristmill.core.errors import UsageError
-from gristmill.report.charts import draw_bars
+from gristmill.report.charts import draw_bars, draw_pie
 from gristmill.report.pictures import Chart, make_picture, write_picture
 
 
@@ -88,3 +88,12 @@ def test_markup_in_names_stays_text():
     name = "<script>alert(1)</script>&\x00"
     root = ET.fromstring(make_picture(name, [Chart(name, draw_bars(name, []), [(0, name)])], note=name))
     assert not [element for element in root.iter() if element.tag.endswith("script")]
+
+
+def test_a_legend_of_many_names_is_within_the_picture():
+    names = [f"a long name of a source {number}" for number in range(8)]
+    chart = Chart("Shares", draw_pie("shares", [(name, 1.0) for name in names]), list(enumerate(names)))
+    picture = make_picture("a title", [chart])
+    places = [int(x) for x in re.findall(r'<text x="(\d+)"[^>]*>a long name', picture)]
+    assert len(places) == 8
+    assert max(places) + 7 * len(names[0]) < 800

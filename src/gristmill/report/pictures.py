@@ -67,12 +67,14 @@ def make_picture(title: str, charts: Sequence[Chart], *, note: str = "") -> str:
     for chart in charts:
         y += _TITLE_HEIGHT
         shapes.append(element("text", chart.title, x=_MARGIN, y=y, class_="title"))
-        x = _MARGIN
-        y += 18 if chart.legend else 0
+        x = _WIDTH
         for color, name in chart.legend:
+            width = 40 + 7 * len(name)
+            if x + width > _WIDTH:  # the next line
+                x, y = _MARGIN, y + 18
             shapes.append(element("rect", x=x, y=y - 9, width=10, height=10, rx=2, class_=f"c{color}"))
             shapes.append(element("text", name, x=x + 15, y=y, class_="tick"))
-            x += 40 + 7 * len(name)
+            x += width
         y += 12
         height = _find_height(chart.drawing)
         shapes.append(Markup(f'<svg x="{_MARGIN}" y="{y}" width="{inner}" height="{height}">{chart.drawing}</svg>'))
