@@ -15,7 +15,7 @@ import xxhash
 
 from gristmill.core.records import INPUT_IDS
 from gristmill.report.model import Samples, ShownRecord
-from gristmill.report.plain_json import replace_surrogates, show_record
+from gristmill.report.plain_json import replace_surrogates, restore_pictures, show_record
 from gristmill.shards.dataset import open_file
 from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.token_rows import LENGTHS
@@ -111,7 +111,7 @@ def _make_sample(line: dict[str, Any], max_characters: int) -> ShownRecord:
     text = record if record is not None else line.get("passage") or line.get("error") or ""
     if isinstance(text, str) and text.startswith(("{", "[")):
         try:
-            text = msgspec.json.decode(text)
+            text = restore_pictures(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError):
             pass
     facts: dict[str, Any] = {

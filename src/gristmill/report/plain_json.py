@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import binascii
+
 import msgspec
 
+from gristmill.core.media import find_image_extension
+
 _TEXT = "text"
+_FIRST_CHARACTERS = 24
+"""The characters of base64 that are looked at: 18 bytes tell every format of pictures."""
 
 
 def encode_plain(data: object) -> bytes:
@@ -22,6 +28,25 @@ def show_record(record: object) -> str:
     if isinstance(record, dict) and isinstance(record.get(_TEXT), str):
         return str(record[_TEXT])
     return msgspec.json.format(msgspec.json.encode(_make_encodable(record), enc_hook=repr), indent=2).decode()
+
+
+def restore_pictures(record: object) -> object:
+    """Turn the pictures of a record back into bytes: in lines of dropped and quarantined records they are base64."""
+    if isinstance(record, dict):
+        return {name: restore_pictures(value) for name, value in record.items()}
+    if isinstance(record, list):
+        return [restore_pictures(value) for value in record]
+    if isinstance(record, str) and find_image_extension(_decode_base64(record[:_FIRST_CHARACTERS])) != "img":
+        return _decode_base64(record) or record
+    return record
+
+
+def _decode_base64(text: str) -> bytes:
+    """Decode base64; nothing if it is none."""
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:  # also characters beyond ASCII
+        return b""
 
 
 def replace_surrogates(text: str) -> str:

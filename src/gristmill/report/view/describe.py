@@ -18,6 +18,7 @@ PICTURE_TYPES = {
 }  # fmt: skip
 """The formats that browsers show as pictures and that hold no script, by what their first bytes say. SVG is a text."""
 _TURNS = ("messages", "conversations")
+_OF_TURNS = {"role", "from", "content", "value"}
 
 
 def find_picture_type(content: bytes) -> str | None:
@@ -49,13 +50,7 @@ def describe_record(record: Mapping[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {}
     turns = next((record[name] for name in _TURNS if record.get(name)), None)
     if isinstance(turns, list) and all(isinstance(turn, dict) for turn in turns):
-        described["turns"] = [
-            {
-                "role": str(turn.get("role") or turn.get("from") or ""),
-                "text": cut_text(show_record(turn.get("content", turn.get("value", "")))),
-            }
-            for turn in turns
-        ]
+        described["turns"] = list(map(_describe_turn, turns))
     elif isinstance(record.get("text"), str):
         described["text"] = cut_text(record["text"])
     shown = set(_TURNS) if "turns" in described else {"text"} if "text" in described else set()
@@ -68,6 +63,16 @@ def describe_record(record: Mapping[str, Any]) -> dict[str, Any]:
         if name not in shown and value is not None
     }
     return described
+
+
+def _describe_turn(turn: Mapping[str, Any]) -> dict[str, str]:
+    """Describe a turn of a chat: its text, and below it what else it has, such as calls of tools."""
+    content = turn.get("content", turn.get("value"))
+    pieces = content if isinstance(content, list) else [content]
+    texts = [show_record(piece) for piece in pieces if piece not in (None, "")]
+    others = {name: value for name, value in turn.items() if name not in _OF_TURNS and value not in (None, "", [])}
+    texts += [f"{name}: {show_record(value)}" for name, value in others.items()]
+    return {"role": str(turn.get("role") or turn.get("from") or ""), "text": cut_text("\n".join(texts))}
 
 
 def cut_text(text: str) -> str:

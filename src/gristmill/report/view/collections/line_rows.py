@@ -10,8 +10,8 @@ import numpy as np
 
 from gristmill.core.errors import GristmillError
 from gristmill.core.names import check_choice
-from gristmill.report.plain_json import show_record
-from gristmill.report.view.describe import cut_text, describe_record
+from gristmill.report.plain_json import restore_pictures, show_record
+from gristmill.report.view.describe import cut_text, describe_record, list_pictures
 from gristmill.report.view.row_blocks import make_record_blocks
 from gristmill.report.view.rows import RowRange, Rows
 from gristmill.report.view.text_difference import mark_difference
@@ -86,6 +86,9 @@ class LineRows(Rows):
             return described | own | {"columns": columns}
         return described | ({} if record is None else {"text": cut_text(show_record(record))})
 
+    def read_pictures(self, number: int) -> list[bytes]:
+        return [content for _, content in list_pictures(_decode_record(self._lines[number].get("record")))]
+
     def read_blocks(self, start: int, end: int) -> Iterator[RowBlock]:
         return make_record_blocks(({"text": _show_line(line)} for line in self._lines[start:end]), start)
 
@@ -103,13 +106,13 @@ def _list_failed(line: dict[str, Any]) -> dict[str, float]:
     """List the scores that a record failed by. The lines may have been written by anyone."""
     failed = line.get("failed")
     values = failed.items() if isinstance(failed, dict) else ()
-    return {f"{line.get('step', '')}.{name}": float(value) for name, value in values if isinstance(value, int | float)}
+    return {f"{line.get('step', '')}.{name}": float(value) for name, value in values if type(value) in (int, float)}
 
 
 def _decode_record(record: object) -> object:
     if isinstance(record, str) and record.startswith("{"):
         try:
-            return msgspec.json.decode(record)
+            return restore_pictures(msgspec.json.decode(record))
         except (msgspec.DecodeError, RecursionError):
             pass
     return record
