@@ -31,6 +31,7 @@ from gristmill.storage.stores.open_store import forget_stores
 from gristmill.storage.user_cache import block_cache
 from gristmill.storage.user_cache.block_cache import BlockCache
 from gristmill.stream import Stream
+from gristmill.stream.batches.read_ahead import ReadAhead
 from gristmill.stream.examining.read_plan import plan_reads
 from gristmill.stream.torch import TorchDataset
 
@@ -99,6 +100,22 @@ def test_with_a_cache_of_a_tenth_and_faults_at_every_third_request(remote, oracl
         path.stat().st_size for path in cached
     )
     assert stream.reader.table.blocks.cache.num_fetches > 53 / 2  # blocks were fetched again and again
+
+
+def test_the_blocks_of_two_windows_are_requested_ahead(remote, monkeypatch):
+    monkeypatch.setattr(ReadAhead, "batches_ahead", staticmethod(lambda num_rows: 1))
+    stream = remote(epochs=1, shuffle={"blocks": 4})
+    blocks, window = stream.reader.table.blocks, int(stream.order.window_rows)
+    in_order = blocks.blocks_of(stream.order(np.arange(53)).indices)
+    requested = set()
+    monkeypatch.setattr(blocks, "request_rows", lambda rows: requested.update(blocks.blocks_of(rows).tolist()))
+    stream.batch_at(0, 1)
+    later = in_order[2 * window : 3 * window].tolist()
+    assert requested & set(in_order[window : 2 * window].tolist())
+    assert requested & set(later)
+    for row in range(1, window + 2):
+        stream.batch_at(row, 1)
+    assert set(later) <= requested
 
 
 @pytest.mark.slow  # a minute

@@ -25,6 +25,8 @@ _FIRST_BATCHES = 16
 """The batches whose blocks are requested before the first one is read."""
 _PARTS_OF_WINDOW = 16
 """How often in a window the blocks of the next one are requested."""
+_ROWS_OF_LATER_WINDOW = 128
+"""The rows of the window after that whose blocks are requested then: after a few times these are all of them."""
 
 
 class StoredTable(Protocol):
@@ -106,7 +108,8 @@ class StreamReader(ABC):
     def fetch_ahead(self, find_rows: Callable[[int], NDArray[np.int64]], step: int) -> None:
         """Start fetching the blocks of later batches, of which `find_rows(n)` is the n-th, each `step` rows later.
 
-        Where blocks are shuffled, as far ahead as rows are shuffled together: the next window has other blocks.
+        Where blocks are shuffled, the blocks of the next two windows, each of which has others. If those of one were
+        requested, fewer and fewer would be fetched at a time, until it begins.
         """
         self.close_files_of_parent()
         if self._batches_until_fetch > 0:
@@ -115,7 +118,8 @@ class StreamReader(ABC):
         if self.table.is_complete:
             return
         window = math.ceil(self._order.window_rows / step)
-        farthest = max(self.read_ahead.batches_ahead(len(find_rows(0))), window)
+        num_rows = max(len(find_rows(0)), 1)
+        farthest = max(self.read_ahead.batches_ahead(num_rows), window)
         if not self._has_fetched_ahead:
             self._has_fetched_ahead = True
             for number in range(1, min(farthest, _FIRST_BATCHES)):
@@ -124,6 +128,9 @@ class StreamReader(ABC):
         count = max(1, window // _PARTS_OF_WINDOW)
         self._batches_until_fetch = count - 1
         self.prefetch(np.concatenate([find_rows(farthest + number) for number in range(count)]))
+        if window:
+            few = min(count, math.ceil(_ROWS_OF_LATER_WINDOW / num_rows))
+            self.prefetch(np.concatenate([find_rows(2 * farthest + number) for number in range(few)]))
 
     def prefetch(self, rows: NDArray[np.int64]) -> None:
         """Start reading rows of a later batch. At the end of an epoch the rows that follow may be others."""
