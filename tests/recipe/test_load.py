@@ -159,6 +159,8 @@ def test_functions_lie_beside_the_recipe(tmp_path):
 
 
 def test_files_that_are_no_recipes(tmp_path):
+    with pytest.raises(UsageError, match="is a folder, not a recipe"):
+        load_recipe(tmp_path)
     with pytest.raises(UsageError, match=r"none\.yaml"):
         load_recipe(tmp_path / "none.yaml")
     with pytest.raises(UsageError):

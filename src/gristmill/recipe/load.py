@@ -38,6 +38,8 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         text = file.read_text("utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"there is no recipe {path}", help="gristmill init writes one to start from") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder, not a recipe", help="name the YAML file of the recipe") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except OSError as error:
