@@ -1,15 +1,18 @@
 """Derives the tables of languages from translations of the same pages: `language_tables.py FILE.jsonl…`.
 
 The files are JSON lines with `id`, `lang` and `text`; ids hold the path of the page, which translations share below
-`translations/LANG/`. Made with the lessons of microsoft/Web-Dev-For-Beginners (MIT licence), 50 languages. Lists of
-stop words are those of the package stopwordsiso 0.7 (MIT licence): the words of a list that are in most pages are
-taken; a language without a list gets its most frequent words. Code and addresses of the pages do not count.
+the folder `translations/LANG/`. Made with the lessons of microsoft/Web-Dev-For-Beginners (MIT licence), 50 languages.
+Lists of stop words are those of the package stopwordsiso 0.7 (MIT licence): the words of a list that are in most pages
+are taken; a language without a list gets its most frequent words. Code and addresses of the pages do not count.
 
 What is derived for a language, by the medians over pages that exist in both languages:
 
 * words of the page / words of the English page: scales `min_words` and `max_words`, `min_words_per_line` of `c4`, and
   divides `max_lines_per_word` of `fineweb`;
 * mean length of words / the English one: scales `min_mean_word_length` and `max_mean_word_length`;
+* word pieces: how many words say what one English word says. Where that is two or more and words are written with
+  spaces, the rules of `gopher_repetition` about n words in a row are moved to as many words as n English ones. In
+  scripts without spaces a piece has several letters already (`_SPACELESS_BLOCKS` of `character_classes.py`);
 * stop words: 12 of the most frequent ones. Of scripts without spaces, where each letter is a word, single letters;
   where the lists have none, the rule is off.
 
@@ -49,7 +52,7 @@ def read_pages(paths):
         with Path(path).open(encoding="utf-8") as lines:
             for line in lines:
                 record = json.loads(line)
-                page = re.sub(r"^.*?translations/[\w-]+/|^[^/]+/", "", record["id"])
+                page = re.sub(r"^(?:.*?/)?translations/[\w-]+/|^[^/]+/", "", record["id"])
                 text = record["text"].split("<!-- CO-OP TRANSLATOR DISCLAIMER START")[0]  # the same on every page
                 text = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|https?://\S+|<[^>]+>", " ", text, flags=re.S)
                 pages[record["lang"].split("-")[0]].setdefault(page, text)
@@ -91,6 +94,22 @@ def choose_stop_words(language, texts):
     return chosen[:NUM_STOP_WORDS]
 
 
+def move_repetition_rules(ratio):
+    """Move the rules about n words in a row to as many words as n English ones; {} where a word is one piece.
+
+    Rules whose runs would be longer than any score measures are off; those that are left find the same repetition.
+    """
+    if round(ratio) < 2:
+        return {}
+    moved = {}
+    for name, lengths in (("max_top_{}_gram_ratio", range(2, 5)), ("max_duplicate_{}_gram_ratio", range(5, 11))):
+        moved |= dict.fromkeys(name.format(length) for length in lengths)
+        for length in lengths:
+            if round(length * ratio) in lengths:
+                moved[name.format(round(length * ratio))] = getattr(steps.GopherRepetition(), name.format(length))
+    return moved
+
+
 def derive(pages):
     """Derive the table of each language."""
     tables = {}
@@ -105,6 +124,9 @@ def derive(pages):
         length = median(own / other for own, other in zip(lengths, english_lengths, strict=True) if other)
         texts = [text for page, text in translations.items() if not is_held_out(page)]
         stop_words = choose_stop_words(language, texts)
+        is_spaceless = language in LETTERS_ONLY | NO_STOP_WORDS
+        repetition = {} if is_spaceless else move_repetition_rules(ratio)
+        print(f"{language}: {ratio:.2f} {'letters' if is_spaceless else 'words'} for an English word")
         quality = {
             "min_words": round(50 * ratio),
             "max_words": round(100 * ratio) * 1000,
@@ -116,6 +138,7 @@ def derive(pages):
             "gopher_quality": quality,
             "fineweb": {"max_lines_per_word": round(0.3 / ratio, 2)},
             "c4": {"min_words_per_line": max(2, round(5 * ratio))},
+            **({"gopher_repetition": repetition} if repetition else {}),
         }
     return tables
 

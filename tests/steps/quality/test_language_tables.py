@@ -24,8 +24,8 @@ def make_batch(texts, languages):
 def test_there_are_tables_for_at_least_30_languages():
     tables = load_language_tables()
     assert len(tables) >= 30
-    for name, step in (("gopher_quality", steps.GopherQuality), ("fineweb", steps.Fineweb), ("c4", steps.C4)):
-        by_language = {language: table[name] for language, table in tables.items()}
+    for step in (steps.GopherQuality, steps.GopherRepetition, steps.Fineweb, steps.C4):
+        by_language = {language: table.get(step().name, {}) for language, table in tables.items()}
         assert step(language_tables="built_in").resolve(".").by_language == by_language
     with_stop_words = [table for table in tables.values() if table["gopher_quality"].get("stop_words")]
     assert len(with_stop_words) >= len(tables) - 2
@@ -39,6 +39,23 @@ def test_prose_is_kept_with_the_table_of_its_language(text, language):
     assert steps.GopherQuality().apply(batch, seed=0).batch.num_rows == 0
     wrong = make_batch([text.replace("\n", "" if language != "fi" else " ")], ["ru"])
     assert steps.GopherQuality(language_tables="built_in").apply(wrong, seed=0).batch.num_rows == 0
+
+
+def repeat_phrases(num_words):
+    """Write ten phrases of so many words twice each, with 15 words of their own after each of them."""
+    words = iter(f"từ{number}" for number in range(1000))
+    phrases = [" ".join(next(words) for _ in range(num_words)) for _ in range(10)]
+    return " ".join(" ".join([phrase, *(next(words) for _ in range(15))]) for phrase in phrases * 2)
+
+
+def test_a_word_of_vietnamese_is_half_a_word_piece():
+    """Its words are syllables, of which six say what three or four English words say: they may occur again."""
+    texts = make_batch([repeat_phrases(6), repeat_phrases(10)], ["vi", "vi"])
+    built_in = steps.GopherRepetition(language_tables="built_in")
+    assert steps.GopherRepetition().apply(texts, seed=0).dropped == {"max_duplicate_5_gram_ratio": 2}
+    assert built_in.apply(texts, seed=0).dropped == {"max_duplicate_9_gram_ratio": 1}
+    german = make_batch([repeat_phrases(6)], ["de"])
+    assert built_in.apply(german, seed=0).dropped == {"max_duplicate_5_gram_ratio": 1}
 
 
 def test_own_values_come_first():

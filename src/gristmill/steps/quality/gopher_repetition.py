@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gristmill.steps.quality.languages import LanguageTables  # noqa: TC001  (msgspec looks at the types)
 from gristmill.steps.quality.score_filter import ScoreFilter
 
 
@@ -13,6 +14,8 @@ class GopherRepetition(ScoreFilter, tag="gopher_repetition", frozen=True, kw_onl
     {'max_duplicate_line_ratio': 1}
     """
 
+    language_tables: LanguageTables = "none"
+    """`built_in`: tables for 48 languages, derived from translations, beside those of `by_language`."""
     max_duplicate_paragraph_ratio: float | None = 0.3
     max_duplicate_paragraph_character_ratio: float | None = 0.2
     max_duplicate_line_ratio: float | None = 0.3

@@ -1,4 +1,4 @@
-"""The built-in tables of languages: thresholds and stop words of `gopher_quality`, `fineweb` and `c4`.
+"""The built-in tables of languages: thresholds, stop words and word pieces of four filters.
 
 `benchmarks/studies/language_tables.py` derives the file `language_tables.json` beside this module from translations of
 the same pages into 48 languages.
