@@ -219,6 +219,9 @@ def test_a_damaged_block_is_fetched_again_and_then_named(remote, oracle):
     try:
         with pytest.raises(DamagedDatasetError, match=r"shard-00000\.arrow.*is damaged at byte"):
             list(remote(rows=53).batches(4))
+        remote.bucket.delete(key)
+        with pytest.raises(DamagedDatasetError, match=r"shard-00000\.arrow.*the store has no such object any more"):
+            list(remote(rows=53).batches(4))
     finally:
         remote.bucket.put(key, content)
     assert ids_of(remote(rows=53).batches(4)) == oracle[:53]

@@ -223,7 +223,8 @@ class BlockReader:
             try:
                 descriptor = self.cache.open_block(name, num_bytes, int(self.checksums[number]), fetch)
             except DamagedDatasetError as error:
-                raise make_damage_error(shard.path, f"is damaged at byte {start}: {error}", shard.folder) from error
+                problem = f"is damaged at byte {start}: {error.message}"
+                raise make_damage_error(shard.path, problem, shard.folder) from error
         try:
             return map_descriptor(descriptor, num_bytes, at_random=True)
         finally:
@@ -242,7 +243,10 @@ def _fetch(url: str, start: int, stop: int, version: str) -> bytes:
     location = parse_location(url)
     assert isinstance(location, StorePath)
     store, key = location.open_store()
-    return store.read(key, start, stop, version=version)
+    try:
+        return store.read(key, start, stop, version=version)
+    except FileNotFoundError as error:
+        raise DamagedDatasetError("the store has no such object any more") from error
 
 
 def _end_threads(pool: ThreadPoolExecutor, process: int) -> None:
