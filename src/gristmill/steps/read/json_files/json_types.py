@@ -56,13 +56,21 @@ def find_values(path: str, records: Iterable[Any]) -> list[Any]:
 
 
 def make_missing_field_error(subject: str, path: str, records: Iterable[Any]) -> UsageError:
-    """Make the error for a field that no record of the sample has."""
+    """Make the error for a field that no record of the sample has.
+
+    >>> make_missing_field_error("text", "text", [{"messages": [{"role": "user"}]}]).help
+    'chats become texts or tokens with the steps `render` and `tokenize`'
+    >>> make_missing_field_error("text", "text", [{"pages": [{"body": "hello"}]}]).help
+    'if the records are inside pages: use a .json file with `field: pages`'
+    """
     sample = [record for record in records if isinstance(record, dict)]
     names = sorted({name for record in sample for name in record})
     arrays = [name for name in names if all(_holds_objects(record.get(name)) for record in sample)]
     meant = find_nearest(path, names)
     if arrays:
-        hint = f"if the records are inside {' or '.join(arrays[:5])}: use a .json file with `field: {arrays[0]}`"
+        hint = "chats become texts or tokens with the steps `render` and `tokenize`"
+        if not {"messages", "conversations"} & {*arrays}:
+            hint = f"if the records are inside {' or '.join(arrays[:5])}: use a .json file with `field: {arrays[0]}`"
         return UsageError(f"{subject}: no record of the sample has a field {path!r}", help=hint)
     hint = f'did you mean "{meant}"?' if meant else f"the fields there are {', '.join(names[:20])}"
     return UsageError(f"{subject}: no record of the sample has a field {path!r}", help=hint if names else None)
