@@ -10,6 +10,7 @@ from gristmill_testing.reports import EVIL
 
 import gristmill as gm
 from gristmill import steps
+from gristmill.core.quantities import format_bytes
 from gristmill.report import page
 from gristmill.report.model import JobTimes, RunTimes, WorkerTimes
 from gristmill.report.record_sections import make_times
@@ -83,6 +84,17 @@ def test_the_numbers_are_those_of_the_books(shown, web):
     assert sum(int(count.replace(",", "")) for _, _, kind, count in rules if kind == "dropped") == sum(
         account.dropped.total() for accounts in books.values() for account in accounts
     )
+
+
+def test_funnels_begin_with_bytes_and_end_with_tokens(web, mixed_rows):
+    for folder, ending in ((web, " of it left."), (mixed_rows, " tokens.")):
+        report = load_report(folder)
+        for name, source in report.sources.items():
+            text = sum(step.text_bytes for step in report.funnel[name][:1])
+            words = f"{format_bytes(source.input_bytes)} of files, {format_bytes(text)} of text, "
+            rest = (folder / "report.html").read_text().partition(words)[2].partition("<")[0]
+            assert rest.endswith(ending), (name, rest)
+            assert (f"{source.tokens:,} tokens" in rest) == bool(source.tokens)
 
 
 def test_samples_say_why(shown, web):
