@@ -4,14 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill.cli.running.early_workers import BYTES_A_WORKER, MIN_BYTES, start_workers_early
+from gristmill.engine.worker_pool import WorkerPool
 from gristmill.pipeline.planning.placement.in_process import MAX_IN_PROCESS_BYTES
+from gristmill.runtime import loaded_content
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps.read import CELL_BYTES
+from gristmill.text.tokenizers import clear_engine_cache
 
 
 @pytest.fixture
@@ -82,6 +86,30 @@ def test_a_run_in_this_process_starts_none(folder):
     assert count_started(folder, "output: out\nsources: {web: {read: data/*.jsonl}}", backend="serial") == 0
 
 
+@pytest.mark.parametrize(
+    ("steps", "forms"),
+    [
+        ("[{tokenize: {tokenizer: tokenizer}}]", [("tokenizers", True), ("fastokens", True)]),
+        ("[{tokenize: {tokenizer: tokenizer, engine: tokenizers}}]", [("tokenizers", True)]),
+        ("[{render: {}}, {tokenize: {tokenizer: tokenizer}}]", [("tokenizers", False), ("fastokens", False)]),
+        ("[{tokenize: {tokenizer: some/model}}, length, {tokenize: null}]", []),
+    ],
+)
+def test_the_tokenizer_of_a_recipe_is_loaded_ahead(folder, monkeypatch, steps, forms):
+    """As a stage will ask for it. One from the Hub is left to the plan."""
+    jobs = []
+    monkeypatch.setattr(WorkerPool, "start_ahead", lambda self, num_workers, job, **options: jobs.append(job))
+    files = trained(folder / "tokenizer")
+    count_started(folder, f"output: out\nsources: {{web: {{read: data/*.jsonl}}}}\nsteps: {steps}")
+    clear_engine_cache()
+    for call in (call for calls in jobs[0].setup.args[2:] for call in calls):
+        module, function, arguments = call
+        getattr(import_module(module), function)(**arguments)
+    kept = {key[1][:2] for key in loaded_content._kinds[loaded_content.TOKENIZER] if key[0] == files.content}
+    clear_engine_cache()
+    assert kept == set(forms)
+
+
 def test_the_first_look_imports_nothing_that_a_run_needs():
     code = "import gristmill.cli.running.run, sys; print(*({'numpy', 'pyarrow'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.strip() == ""
@@ -96,11 +124,8 @@ def test_forked_workers_make_the_same_dataset_as_one_process(gristmill, tmp_path
             file.write(json.dumps({"text": f"{number} turns of the stone, and the corn is flour. " * 90}) + "\n")
     steps = "steps: [{tokenize: {tokenizer: tokenizer}}, {pack: {row_length: 512}}]"
     (tmp_path / "recipe.yaml").write_text(f"output: out\nsources: {{web: {{read: a.jsonl}}}}\n{steps}")
-    events = tmp_path / "events.jsonl"
-    gristmill("run", tmp_path / "recipe.yaml", "--workers", 2, "--events", events)
+    gristmill("run", tmp_path / "recipe.yaml", "--workers", 2)
     gristmill("run", tmp_path / "recipe.yaml", "--backend", "serial", "--set", "output=serial")
-    starts = [event for line in events.read_text().splitlines() if "worker" in (event := json.loads(line))]
-    assert {event["event"] for event in starts} == {"worker_reused", "worker_ready"}
     assert (
         open_dataset(tmp_path / "out").manifest.dataset_hash == open_dataset(tmp_path / "serial").manifest.dataset_hash
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from contextlib import suppress
+from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -57,6 +58,7 @@ class WorkerPool:
         """Workers that were told to exit after their job had ended, and the time at which they are killed."""
         self._unborn: dict[WorkerHandle, int] = {}
         """Workers that will fork themselves, and into how many more."""
+        self._meanwhile: list[str] = []
         self._is_lent = False
 
     def __enter__(self) -> Self:
@@ -70,12 +72,14 @@ class WorkerPool:
         """The number of workers that are alive but not lent."""
         return len(self._spares) + len(self._leaving) + sum(self._unborn.values())
 
-    def start_ahead(self, num_workers: int, job: Job, *, forks: bool = False) -> None:
+    def start_ahead(self, num_workers: int, job: Job, *, forks: bool = False, meanwhile: Sequence[str] = ()) -> None:
         """Start workers before there is work for them; `job` imports what they will need.
 
         With `forks` (for worker processes), where the system allows it, one of them imports it and forks itself into
         all. Until then this process becomes the parent of orphans among its descendants: it should be our own command.
+        If the first job has to wait for them, this process imports the modules `meanwhile`, which it needs later.
         """
+        self._meanwhile = list(meanwhile)
         spec = WorkerSpec(job, returns_unstarted=False)
         num_missing = num_workers - len(self._slots) - sum(self._unborn.values())
         with suppress(OSError):  # the limit of processes or of open files: the first job reports it
@@ -194,6 +198,9 @@ class WorkerPool:
         """Wait until workers that fork themselves have done so: the job could only start others in their place."""
         deadline = monotonic() + FORK_SECONDS
         while self._unborn and (seconds_left := deadline - monotonic()) > 0:
+            if self._meanwhile:
+                import_module(self._meanwhile.pop(0))
+                seconds_left = 0.0
             self.wait(seconds_left)
         for handle in self._unborn:  # it hangs
             del self._spares[handle]

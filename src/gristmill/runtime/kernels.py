@@ -152,7 +152,11 @@ def _find_marker(modules: Iterable[str]) -> Path:
 
 @functools.cache
 def _find_numba_version() -> str:
-    """Find the version of numba without importing it."""
+    """Find the version of numba without importing it; by the name of its metadata, to import nothing else (10 ms)."""
+    spec = find_spec("numba")
+    folders = [*Path(spec.origin).parents[1].glob("numba-*.dist-info")] if spec and spec.origin else []
+    if len(folders) == 1:
+        return folders[0].name.removeprefix("numba-").removesuffix(".dist-info")
     from importlib.metadata import version  # noqa: PLC0415
 
     return version("numba")

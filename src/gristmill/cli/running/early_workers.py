@@ -33,6 +33,12 @@ BYTES_A_WORKER = 4 << 20
 """The input for which one more worker is started: a cell, as in the plan."""
 MIN_BYTES = 8 << 20
 """The input up to which a run may stay in this process, so that none is started."""
+NEEDED_AT_THE_END = (
+    "gristmill.pipeline.publishing.report_files",
+    "gristmill.pipeline.stages.outputs.packing",
+    "numpy.ma",  # for arrays from numpy to Arrow
+)
+"""Modules that this process imports if it has to wait for its workers."""
 MAX_FILES = 1000
 """How many files are looked at; a recipe of more small ones waits for the plan."""
 
@@ -53,9 +59,9 @@ def start_workers_early(
         num_bytes = _count_input_bytes(tree.data, folder)
         if num_bytes > MIN_BYTES:
             num_workers = min(choose_num_workers(workers or "auto"), num_bytes // BYTES_A_WORKER)
-            loads = _list_tokenizers(tree.data, folder)
-            job = make_import_job(WORKER_MODULE, make_compute_functions_on_demand, *loads)
-            pool.start_ahead(num_workers, job, forks=True)
+            before, after = _list_tokenizer_loads(tree.data, folder)
+            job = make_import_job(WORKER_MODULE, make_compute_functions_on_demand, before=before, after=after)
+            pool.start_ahead(num_workers, job, forks=True, meanwhile=NEEDED_AT_THE_END)
     return pool
 
 
@@ -68,22 +74,24 @@ def _count_input_bytes(recipe: Any, folder: Path) -> int:
     return 0
 
 
-def _list_tokenizers(recipe: dict[str, Any], folder: Path) -> list[Call]:
-    """List what loads the local tokenizers that a recipe names."""
-    loads: list[Call] = []
+def _list_tokenizer_loads(recipe: dict[str, Any], folder: Path) -> tuple[list[Call], list[Call]]:
+    """List the calls that load the local tokenizers of a recipe, before and after a worker's imports."""
+    before: list[Call] = []
+    after: list[Call] = []
     steps = [step for step in recipe.get("steps") or [] if isinstance(step, dict)]
     is_chat = any("render" in step for step in steps)
     for step in steps:
         match step:
-            case {"tokenize": {"tokenizer": str(name), **options}} if (folder / name).exists():
-                arguments = {
-                    "tokenizer": name,
-                    "folder": str(folder),
-                    "engine": options.get("engine"),
-                    "specials_as_text": not is_chat and options.get("special_tokens_in_text") != "token",
-                }
-                loads.append(("gristmill.steps.tokenize.load_ahead", "load_ahead", arguments))
-    return loads
+            case {"tokenize": {"tokenizer": str(name), **options}} if (path := folder / name).exists():
+                file = path / "tokenizer.json" if path.is_dir() else path
+                engine = options.get("engine")
+                if engine != "tokenizers":
+                    before.append(("gristmill.text.tokenizers.fast_loading", "begin_loading", {"path": str(file)}))
+                specials_as_text = not is_chat and options.get("special_tokens_in_text") != "token"
+                arguments = {"folder": str(folder), "engine": engine, "specials_as_text": specials_as_text}
+                after.append(("gristmill.steps.tokenize.load_ahead", "load_ahead", {"tokenizer": name, **arguments}))
+                after.append(("gristmill.runtime.machine_code", "describe_processor", {}))  # for kernels that pack
+    return before, after
 
 
 def _list_files(sources: dict[str, Any], folder: Path) -> Iterator[Path]:

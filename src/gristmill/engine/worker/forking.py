@@ -8,6 +8,7 @@ kernel then gives them to the next ancestor that takes orphans (`adopted_process
 from __future__ import annotations
 
 import os
+from time import sleep
 
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 Descriptors = tuple[int, int, int]
 """The worker's ends of what connects it to its parent: socket, lifeline, recording."""
 _PID_BYTES = 4
+_NUM_LOOKS = 100
+_LOOK_SECONDS = 0.005
 
 
 def fork_workers(own: Descriptors, copies: Sequence[Descriptors]) -> tuple[Descriptors, list[int]]:
@@ -23,13 +26,21 @@ def fork_workers(own: Descriptors, copies: Sequence[Descriptors]) -> tuple[Descr
 
     There are fewer copies, or none, if this process has several threads or the system allows no more processes.
     """
-    has_one_thread = len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
-    descriptors, pids = _fork(own, copies) if has_one_thread else (own, [])
+    descriptors, pids = _fork(own, copies) if _has_one_thread() else (own, [])
     for others in (own, *copies):
         if others != descriptors:
             for fd in others:
                 os.close(fd)
     return descriptors, pids
+
+
+def _has_one_thread() -> bool:
+    """Whether this is the only thread. Others get a moment to end: one that was joined is still there for a while."""
+    for _ in range(_NUM_LOOKS):
+        if len(os.listdir("/proc/self/task")) == 1:  # noqa: PTH208
+            return True
+        sleep(_LOOK_SECONDS)
+    return False
 
 
 def _fork(own: Descriptors, copies: Sequence[Descriptors]) -> tuple[Descriptors, list[int]]:

@@ -48,26 +48,34 @@ class Job:
         return (context.state,) if self.setup is not None else ()
 
 
-def make_import_job(module: str, prepare: Callable[[], None], *loads: Call) -> Job:
+def make_import_job(
+    module: str, prepare: Callable[[], None], *, before: Sequence[Call] = (), after: Sequence[Call] = ()
+) -> Job:
     """Make the job of workers that are started before there is work for them: to import what they will need.
 
-    `prepare` is called first, and `loads` after the import. If one of those fails, the job that needs it tells.
+    Calls are made `before` and `after` the import, for which `prepare` prepares. If one fails, the job that needs it
+    will tell.
     """
-    return Job(import_module, partial(_import_for_good, module, prepare, loads), runs_user_code=False)
+    return Job(import_module, partial(_import_for_good, module, prepare, before, after), runs_user_code=False)
 
 
-def _import_for_good(module: str, prepare: Callable[[], None], loads: Sequence[Call]) -> None:
+def _import_for_good(module: str, prepare: Callable[[], None], before: Sequence[Call], after: Sequence[Call]) -> None:
     """Import a module, and keep what it made from the garbage collector: it stays, and need not be searched again."""
     gc.disable()
     try:
+        _make_calls(before)
         prepare()
         import_module(module)
-        for home, function, arguments in loads:
-            with suppress(Exception):
-                getattr(import_module(home), function)(**arguments)
+        _make_calls(after)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _make_calls(calls: Sequence[Call]) -> None:
+    for module, function, arguments in calls:
+        with suppress(Exception):
+            getattr(import_module(module), function)(**arguments)
 
 
 class Context:

@@ -9,5 +9,7 @@ from gristmill.text.tokenizers.engine import FAST, REFERENCE
 def load_ahead(tokenizer: str, folder: str, engine: str | None, *, specials_as_text: bool) -> None:
     """Load the engines that `tokenize` will probably ask for. Raises as loading does: the plan says what is wrong."""
     files = find_tokenizer(tokenizer, folder)
-    for name in [REFERENCE] if engine == REFERENCE else [REFERENCE, FAST]:
-        load_engine(files, name, specials_as_text=specials_as_text).facts  # noqa: B018  (read once, and kept)
+    loaded = load_engine(files, REFERENCE, specials_as_text=specials_as_text)
+    if engine != REFERENCE:
+        loaded = load_engine(files, FAST, specials_as_text=specials_as_text)
+    loaded.facts  # noqa: B018  (read once, and kept)

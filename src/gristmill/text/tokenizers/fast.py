@@ -12,6 +12,7 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, engine_version, load_engine
+from gristmill.text.tokenizers.fast_loading import load_tokenizer
 from gristmill.text.tokenizers.gaps import fill_gaps
 from gristmill.text.tokenizers.word_cache import WordCache, find_word_rules
 
@@ -36,17 +37,15 @@ class FastEngine(Engine):
         self._words = WordCache(rules, self._encode_whole) if rules is not None else None
 
     def _load(self) -> Any:
-        import fastokens  # noqa: PLC0415
-
         data = self._files.read()
         try:
             try:
-                tokenizer = fastokens.Tokenizer.from_json_str(data.decode())
+                tokenizer = load_tokenizer(data)
             except ValueError:
                 filled = fill_gaps(data)
                 if filled is None:
                     raise
-                tokenizer = fastokens.Tokenizer.from_json_str(filled.decode())
+                tokenizer = load_tokenizer(filled)
         except ValueError as error:
             raise UsageError(
                 f"{FAST} {self.version} cannot load {self._files.path}: {error}",
