@@ -59,7 +59,7 @@ def start_workers_early(
         num_bytes = _count_input_bytes(tree.data, folder)
         if num_bytes > MIN_BYTES:
             num_workers = min(choose_num_workers(workers or "auto"), num_bytes // BYTES_A_WORKER)
-            before, after = _list_tokenizer_loads(tree.data, folder)
+            before, after = _list_loads(tree.data, folder)
             job = make_import_job(WORKER_MODULE, make_compute_functions_on_demand, before=before, after=after)
             pool.start_ahead(num_workers, job, forks=True, meanwhile=NEEDED_AT_THE_END)
     return pool
@@ -74,10 +74,10 @@ def _count_input_bytes(recipe: Any, folder: Path) -> int:
     return 0
 
 
-def _list_tokenizer_loads(recipe: dict[str, Any], folder: Path) -> tuple[list[Call], list[Call]]:
-    """List the calls that load the local tokenizers of a recipe, before and after a worker's imports."""
+def _list_loads(recipe: dict[str, Any], folder: Path) -> tuple[list[Call], list[Call]]:
+    """List what a worker loads before and after its imports: mostly the local tokenizers of a recipe."""
     before: list[Call] = []
-    after: list[Call] = []
+    after: list[Call] = [("gristmill.runtime.machine_code", "describe_processor", {})]  # for kernels that read and pack
     steps = [step for step in recipe.get("steps") or [] if isinstance(step, dict)]
     is_chat = any("render" in step for step in steps)
     for step in steps:
@@ -90,7 +90,6 @@ def _list_tokenizer_loads(recipe: dict[str, Any], folder: Path) -> tuple[list[Ca
                 specials_as_text = not is_chat and options.get("special_tokens_in_text") != "token"
                 arguments = {"folder": str(folder), "engine": engine, "specials_as_text": specials_as_text}
                 after.append(("gristmill.steps.tokenize.load_ahead", "load_ahead", {"tokenizer": name, **arguments}))
-                after.append(("gristmill.runtime.machine_code", "describe_processor", {}))  # for kernels that pack
     return before, after
 
 
