@@ -175,7 +175,7 @@ def test_what_is_missing_is_said_at_once(proxy, no_waits):
     with pytest.raises(UsageError):
         find_files("s3://no-such-bucket/*.jsonl")
     with pytest.raises(FileNotFoundError):
-        open_input("s3://faulty/nothing.jsonl")
+        open_input("s3://faulty/nothing.jsonl").read(1)
     assert no_waits == []
 
 

@@ -154,7 +154,7 @@ def _start_workers(
     """Start workers while the plan is made, unless the run stays in this process or is probably up to date."""
     if placement.backend != pool.backend or placement.backend == "ray":  # Ray must know how large a worker is
         return
-    if not (options.update or options.overwrite) and (output / MANIFEST).exists():
+    if not (options.update or options.overwrite) and (output / MANIFEST).is_file():
         return
     num_workers = choose_num_workers(options.workers, placement.backend)
     imports = make_import_job(WORKER_MODULE, make_compute_functions_on_demand)

@@ -104,6 +104,20 @@ def test_copies(folder):
     assert (folder / "b/c").read_bytes() == b"data"
 
 
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_stream_from_anywhere_ends_where_the_object_does(folder, size):
+    put(folder, "x", bytes(range(size)))
+    store, key = (folder / "x").open_store()
+    for start in (0, 3, 5, 9):
+        with store.open(key, start) as stream:
+            assert stream.read() == bytes(range(size))[start:]
+            assert stream.read(1) == b""
+    with store.open(key) as stream:
+        assert stream.seek(0, os.SEEK_END) == size
+    with pytest.raises(FileNotFoundError):
+        store.open(f"{key}-nothing").read(1)
+
+
 def test_ranges_of_one_version(s3):
     path = StorePath(f"{s3.url}/x")
     store, key = path.open_store()

@@ -23,7 +23,7 @@ class Requests:
 @pytest.mark.parametrize("seed", range(5))
 def test_reads_equal_those_of_a_file(seed):
     rng = random.Random(seed)
-    with RangedStream(Requests(), len(DATA)) as stream:
+    with RangedStream(Requests(), DATA.__len__) as stream:
         reference = io.BytesIO(DATA)
         for _ in range(60):
             if rng.random() < 0.2:
@@ -36,7 +36,7 @@ def test_reads_equal_those_of_a_file(seed):
 
 def test_everything_is_fetched_once():
     requests = Requests()
-    with RangedStream(requests, len(DATA)) as stream:
+    with RangedStream(requests, DATA.__len__) as stream:
         pieces = []
         while piece := stream.read(100_000):
             pieces.append(piece)
@@ -47,7 +47,7 @@ def test_everything_is_fetched_once():
 def test_nothing_is_fetched_ahead_beyond_the_stop():
     requests = Requests()
     start, stop = PIECE_BYTES, 3 * PIECE_BYTES
-    with RangedStream(requests, len(DATA), start, stop) as stream:
+    with RangedStream(requests, DATA.__len__, start, stop) as stream:
         assert stream.read(stop - start) == DATA[start:stop]
         assert max(end for _, end in requests.ranges) == stop
         assert stream.read(10) == DATA[stop : stop + 10]
@@ -56,7 +56,7 @@ def test_nothing_is_fetched_ahead_beyond_the_stop():
 
 def test_a_reader_that_jumps_gets_what_it_asks_for():
     requests = Requests()
-    with RangedStream(requests, len(DATA)) as stream:
+    with RangedStream(requests, DATA.__len__) as stream:
         for position in (5 * PIECE_BYTES, 100, 3 * PIECE_BYTES):
             stream.seek(position)
             stream.read(10)
@@ -72,7 +72,7 @@ def test_pieces_are_fetched_in_parallel():
             barrier.wait(30)
         return DATA[start:stop]
 
-    with RangedStream(read_range, (AHEAD + 1) * PIECE_BYTES) as stream:
+    with RangedStream(read_range, lambda: (AHEAD + 1) * PIECE_BYTES) as stream:
         assert stream.read(PIECE_BYTES) == DATA[:PIECE_BYTES]
         assert stream.read(10) == DATA[PIECE_BYTES : PIECE_BYTES + 10]
 
@@ -83,7 +83,7 @@ def test_an_error_is_raised_where_it_is_read():
             raise ConnectionError("gone")
         return DATA[start:stop]
 
-    with RangedStream(read_range, len(DATA)) as stream:
+    with RangedStream(read_range, DATA.__len__) as stream:
         stream.read(2 * PIECE_BYTES)
         with pytest.raises(ConnectionError):
             stream.read(10)

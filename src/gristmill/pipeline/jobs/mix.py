@@ -146,7 +146,7 @@ def mix(
                     help="choose a larger size",
                 )
         check_writable(target)
-        if (target / MANIFEST).exists():
+        if (target / MANIFEST).is_file():
             raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
         check_output_folder(target)
         with lock_output(target) as held:

@@ -91,7 +91,7 @@ def recover_interrupted_publish(root: Location, run_id: str) -> None:
     If its manifest is there, the rest is done; if not, all of it is undone. The files are moved back to the work
     folder, where the next run finds them by their receipts.
     """
-    if not (root / JOURNAL).exists():
+    if not (root / JOURNAL).is_file():
         return
     journal = decode_stored((root / JOURNAL).read_bytes(), PublishJournal, root / JOURNAL)
     manifest = find_manifest(root)
@@ -133,7 +133,7 @@ def prune_work_folder(root: Location) -> None:
 
 def find_manifest(root: Location) -> Manifest | None:
     """Load the manifest of the dataset in a folder, if there is one."""
-    return load_manifest(root) if (root / MANIFEST).exists() else None
+    return load_manifest(root) if (root / MANIFEST).is_file() else None
 
 
 def manifest_paths(manifest: Manifest | None) -> Iterator[str]:

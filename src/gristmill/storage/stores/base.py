@@ -51,7 +51,10 @@ class Store(Protocol):
         """Read a range of an object; of this version, if it is named (`SourceChangedError` otherwise)."""
 
     def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:
-        """Open an object for reading at byte `start`. Nothing is read ahead beyond `stop`, but it may be read."""
+        """Open an object for reading at byte `start`. Nothing is read ahead beyond `stop`, but it may be read.
+
+        That there is no such object may be noticed by the first read.
+        """
 
     def put(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> str:
         """Write a small object and return its version.

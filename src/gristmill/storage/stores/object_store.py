@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import StoreRefusedError, UsageError
 from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError, StoredObject
 from gristmill.storage.stores.credentials import choose_settings, open_s3_client
 from gristmill.storage.stores.ranged_stream import RangedStream
@@ -59,31 +59,42 @@ class ObjectStore:
     def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:
         if stop is not None and stop <= start:
             return b""
+        if self._is_forked:
+            return cast("bytes", self._ask(key, partial(self._read_after_fork, key, start, stop, version)))
         options: dict[str, Any] = {"if_match": f'"{version}"'} if version else {}
         if stop is not None:
             options["range"] = (start, stop)
         elif start:
             options["range"] = {"offset": start}
+        try:
+            return self._get(key, options)[0]
+        except ObjectChangedError as error:
+            raise make_changed_error(self.url(key)) from error
 
-        def read_range() -> bytes:
+    def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:
+        ranges = _ObjectRanges(self, key)
+        return cast("BinaryIO", RangedStream(ranges.read, ranges.find_size, start, stop, key=key))
+
+    def read_first(self, key: str, start: int, stop: int) -> tuple[bytes, StoredObject]:
+        """Read a range, with the size and version of the object; nothing, if the object ends before it."""
+        if not self._is_forked:
+            try:
+                return self._get(key, {"range": (start, stop)})
+            except StoreRefusedError:  # stores refuse a range behind the end
+                pass
+        stored = self.head(key)
+        return self.read(key, start, min(stop, stored.num_bytes), version=stored.version), stored
+
+    def _get(self, key: str, options: dict[str, Any]) -> tuple[bytes, StoredObject]:
+        def get() -> tuple[memoryview, StoredObject]:
             result = self._library.get(self._handle, key, options=options)
             first, end = result.range
             data = memoryview(result.bytes())
             if len(data) != end - first:
                 raise ConnectionError(f"the connection ended after {len(data)} of {end - first} bytes")
-            return cast("bytes", data)
+            return data, _to_object(result.meta)
 
-        if self._is_forked:
-            return cast("bytes", self._ask(key, partial(self._read_after_fork, key, start, stop, version)))
-        try:
-            return cast("bytes", self._ask(key, read_range))
-        except ObjectChangedError as error:
-            raise make_changed_error(self.url(key)) from error
-
-    def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:
-        stored = self.head(key)
-        read = partial(self.read, key, version=stored.version)
-        return cast("BinaryIO", RangedStream(read, stored.num_bytes, start, stop, key=key))
+        return cast("tuple[bytes, StoredObject]", self._ask(key, get))
 
     def put(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> str:
         mode: Any = "create" if create else "overwrite" if replaces is None else {"e_tag": f'"{replaces}"'}
@@ -257,6 +268,25 @@ class ObjectStore:
         settings, client_settings = ask_store(self._root, lambda: choose_settings(self._protocol, self._options))
         store_class = getattr(obstore.store, OBJECT_STORES[self._protocol])
         return store_class(self._bucket, retry_config=retry, client_options=client | client_settings, **settings)
+
+
+class _ObjectRanges:
+    """The ranges of an object, all of the version that was seen first."""
+
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self._store, self._key = store, key
+        self._stored: StoredObject | None = None
+
+    def find_size(self) -> int:
+        if self._stored is None:
+            self._stored = self._store.head(self._key)
+        return self._stored.num_bytes
+
+    def read(self, start: int, stop: int) -> bytes:
+        if self._stored is None:
+            data, self._stored = self._store.read_first(self._key, start, stop)
+            return data
+        return self._store.read(self._key, start, stop, version=self._stored.version)
 
 
 @lru_cache(maxsize=8)

@@ -25,12 +25,15 @@ _FIRST_BYTES = 2**20
 
 
 class RangedStream(io.RawIOBase):
-    """An object for reading; `read_range(start, stop)` returns its bytes. A read returns as much as was asked for."""
+    """An object for reading; `read_range(start, stop)` returns its bytes. A read returns as much as was asked for.
+
+    `find_size` is called after the first read, whose answer may have told the size, or if somebody seeks from the end.
+    """
 
     def __init__(
         self,
         read_range: Callable[[int, int], bytes],
-        size: int,
+        find_size: Callable[[], int],
         start: int = 0,
         stop: int | None = None,
         *,
@@ -39,15 +42,26 @@ class RangedStream(io.RawIOBase):
         super().__init__()
         self._key = key
         self._read_range = read_range
-        self._size = size
+        self._find_size = find_size
+        self._known_size: int | None = None
         self._position = start
-        self._ahead_stop = size if stop is None else min(stop, size)
+        self._stop = stop
         self._data = memoryview(b"")
         self._data_start = start
         self._expected = -1
         """Where a reader continues that reads in order."""
         self._pieces: dict[int, Future[bytes]] = {}
         self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def _size(self) -> int:
+        if self._known_size is None:
+            self._known_size = self._find_size()
+        return self._known_size
+
+    @property
+    def _ahead_stop(self) -> int:
+        return self._size if self._stop is None else min(self._stop, self._size)
 
     def readable(self) -> bool:
         return True
@@ -59,11 +73,14 @@ class RangedStream(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        base = self._size if whence == io.SEEK_END else self._position if whence == io.SEEK_CUR else 0
         self._position = max(0, base + offset)
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
+        if size == 0:
+            return b""
+        self._fetch_first(0 if size is None else size)
         left = max(0, self._size - self._position)
         num_bytes = left if size is None or size < 0 else min(size, left)
         pieces = []
@@ -78,9 +95,12 @@ class RangedStream(io.RawIOBase):
 
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer).cast("B")
+        if not view:
+            return 0
+        self._fetch_first(len(view))
         if self._position >= self._size:
             return 0
-        piece = self._take(len(view)) if view else memoryview(b"")
+        piece = self._take(len(view))
         view[: len(piece)] = piece
         return len(piece)
 
@@ -101,6 +121,12 @@ class RangedStream(io.RawIOBase):
         self._position += len(piece)
         return piece
 
+    def _fetch_first(self, num_bytes: int) -> None:
+        """Fetch the first bytes before the size is known: one request less than to ask for it."""
+        if self._known_size is None:
+            start = self._position
+            self._keep(start, self._wait_for(lambda: self._read_range(start, start + max(num_bytes, _FIRST_BYTES))))
+
     def _fetch(self, num_bytes: int) -> None:
         start = self._position
         if start != self._expected or start >= self._ahead_stop:
@@ -110,6 +136,9 @@ class RangedStream(io.RawIOBase):
         else:
             self._request_pieces(start)
             data = self._wait_for(self._pieces.pop(start).result)
+        self._keep(start, data)
+
+    def _keep(self, start: int, data: bytes) -> None:
         self._data, self._data_start = memoryview(data), start
         self._expected = start + len(data)
 
