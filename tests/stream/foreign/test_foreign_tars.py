@@ -193,3 +193,9 @@ def test_the_state_of_files_that_were_only_touched(tmp_path):
         touched.load_state_dict(state)
     touched.load_state_dict(state, ignore=["dataset_hash"])
     assert first + keys_of(touched.batches(2)) == keys_of(Stream(path, seed=3, epochs=1).batches(2))
+
+
+@pytest.mark.parametrize("suffix", ["tar", "parquet"])
+def test_a_dataset_may_be_called_like_a_file(packed, tmp_path, suffix):
+    (tmp_path / f"rows.{suffix}").symlink_to(packed)
+    assert sum(len(batch.row_mask) for batch in Stream(tmp_path / f"rows.{suffix}", epochs=1).batches(53)) == 53

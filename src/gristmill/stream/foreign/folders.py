@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,7 +32,7 @@ class _FolderState(msgspec.Struct):
 def names_tables(path: str) -> bool:
     """Whether a path names Parquet files, or a folder that `datasets` has written."""
     if path.endswith(".parquet"):
-        return True
+        return not Path(path, MANIFEST).is_file()
     folder = parse_location(path)
     if (folder / MANIFEST).is_file() or not any((folder / name).is_file() for name in (_STATE, _DICT)):
         return False

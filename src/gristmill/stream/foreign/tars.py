@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.media import SAMPLES
 from gristmill.shards.lane_blocks import LaneBlocks
 from gristmill.shards.manifests.manifest import Manifest
-from gristmill.shards.manifests.stored_files import Schema
+from gristmill.shards.manifests.stored_files import MANIFEST, Schema
 from gristmill.storage.files import open_input
 from gristmill.storage.listing.paths import find_files
 from gristmill.storage.tars.tar_scan import TarScan, split_sample_name
@@ -48,7 +49,7 @@ _KEPT_BYTES = 1 << 20
 
 def names_tars(path: str) -> bool:
     """Whether a path names tars, not the folder of a dataset: `shards/a-{000..099}.tar`, `shards/*.tar`."""
-    return path.endswith(".tar")
+    return path.endswith(".tar") and not Path(path, MANIFEST).is_file()
 
 
 def describe_tars(pattern: str) -> ForeignDataset:
