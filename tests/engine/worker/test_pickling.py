@@ -109,6 +109,34 @@ def test_what_main_defines_goes_by_value(main_module, project, expression, check
     assert decoded_elsewhere(obj, check, project) == expected
 
 
+def test_objects_with_slots_come_back(project):
+    """A worker's copy of their class has a `__dict__`, and the script's class has none to put that into."""
+    script = scripts.write(
+        project / "script.py",
+        """
+        import dataclasses
+        import gristmill as gm
+
+        @dataclasses.dataclass(slots=True)
+        class Point:
+            x: int
+
+        class Named(Point):
+            __slots__ = ("name", "unset")
+
+        def name(point):
+            named = Named(point.x + 1)
+            named.name = ["n"]
+            return Point(point.x + 2), named
+
+        [(point, named)] = gm.parallel_map(name, [Point(1)], workers=1)
+        print(point, named.x, named.name, hasattr(named, "unset"), type(point) is Point, type(named) is Named)
+        """,
+    )
+    process = scripts.run(script)
+    assert process.stdout == "Point(x=3) 2 ['n'] False True True\n", process.stderr
+
+
 def test_partials_of_main_functions_go_by_value(main_module, project):
     assert decoded_elsewhere(functools.partial(main_module.function, 3), "obj()", project) == "7"
 

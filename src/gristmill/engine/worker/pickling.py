@@ -7,6 +7,7 @@ write a reference that no worker can follow. Large buffers (NumPy, Arrow, bytes)
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from types import FunctionType
 
 TYPE_CHECKING = False  # a worker does without the typing module
@@ -50,9 +51,30 @@ def encode(obj: object) -> tuple[list[Buffer], list[memoryview]]:
     except RecursionError:
         raise
     except Exception:  # cloudpickle can do some of what plain pickle cannot
-        import cloudpickle  # noqa: PLC0415
+        return _encode_with(_load_script_pickler(), obj)
 
-        return _encode_with(cloudpickle.Pickler, obj)
+
+@cache
+def _load_script_pickler() -> type[pickle.Pickler]:
+    import cloudpickle  # noqa: PLC0415
+
+    class ScriptPickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """Cloudpickle, with instances of classes with `__slots__` that find their way back.
+
+        The copy of such a class that cloudpickle makes in a worker has a `__dict__`, which also holds the slots. The
+        class itself has none to put them into: slots travel as slots only.
+        """
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type) or "__slots__" not in vars(type(obj)) or type(obj).__module__ != "__main__":
+                return super().reducer_override(obj)
+            match reduced := obj.__reduce_ex__(5):
+                case (function, arguments, (dict() as attributes, dict() as slots), *rest):
+                    if attributes.keys() <= slots.keys():
+                        return function, arguments, (None, slots), *rest
+            return reduced
+
+    return ScriptPickler
 
 
 def _encode_with(pickler: Callable[..., pickle.Pickler], obj: object) -> tuple[list[Buffer], list[memoryview]]:
