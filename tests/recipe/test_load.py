@@ -163,8 +163,6 @@ def test_files_that_are_no_recipes(tmp_path):
         load_recipe(tmp_path)
     with pytest.raises(UsageError, match=r"none\.yaml"):
         load_recipe(tmp_path / "none.yaml")
-    with pytest.raises(UsageError):
-        load_recipe(tmp_path)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="UTF-8"):
         load_recipe(tmp_path / "binary.yaml")

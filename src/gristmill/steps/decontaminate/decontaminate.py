@@ -14,6 +14,7 @@ import xxhash
 
 from gristmill.core.errors import UsageError
 from gristmill.core.numbers import is_share
+from gristmill.core.quantities import format_count
 from gristmill.core.records import TEXT, SourceFile, StepResult
 from gristmill.core.step import GlobalStep, LocalStep, check_choices
 from gristmill.steps.decontaminate.benchmark_files import read_benchmark_file
@@ -147,7 +148,8 @@ class ResolvedDecontaminate(Decontaminate, tag="decontaminate", frozen=True, kw_
         return self.files
 
     def notes(self) -> list[str]:
-        return [f"{self.name}: {len(self.items):,} items of {len(self.benchmarks)} benchmarks"]
+        num_items, num_benchmarks = len(self.items), len(self.benchmarks)
+        return [f"{self.name}: {format_count(num_items, 'item')} of {format_count(num_benchmarks, 'benchmark')}"]
 
 
 class AddCleanTags(LocalStep, tag="decontaminate", frozen=True, kw_only=True):
