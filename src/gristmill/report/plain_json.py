@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import math
 
 import msgspec
 
@@ -22,7 +23,11 @@ def encode_plain(data: object) -> bytes:
 
 
 def show_record(record: object) -> str:
-    """Show a record as text: its text if it has one, else its columns as JSON, bytes by their number."""
+    """Show a record as text: its text if it has one, else its columns as JSON, bytes by their number.
+
+    >>> show_record(float("nan")), show_record(1.5)
+    ('"nan"', '1.5')
+    """
     if isinstance(record, str):
         return record
     if isinstance(record, dict) and isinstance(record.get(_TEXT), str):
@@ -57,6 +62,8 @@ def replace_surrogates(text: str) -> str:
 def _make_encodable(value: object) -> object:
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such number, and null would be another one
     if isinstance(value, str):
         return replace_surrogates(value)
     if isinstance(value, dict):
