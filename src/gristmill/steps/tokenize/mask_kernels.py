@@ -66,6 +66,9 @@ def find_composable_texts(data: NDArray[np.uint8], offsets: NDArray[np.int64], m
             if first < 0xCC:  # ASCII, continuation bytes, and characters of two bytes up to U+02FF
                 position += 1
                 continue
+            if 0xE4 <= first <= 0xE9:  # U+4000 to U+9FFF, most of all Chinese characters
+                position += 3
+                continue
             is_stable = False
             if 0xD0 <= first <= 0xD1:
                 is_stable = True

@@ -102,6 +102,7 @@ class RecordPlans:
         self._long_chats: dict[tuple[str, ...], _LongChat] = {}
         """By the form of their roles."""
         options = maker.options
+        self._is_limited = options.max_tokens is not None
         # These make more than one example of a record, or other texts than the template's.
         self._is_off = maker.literals.occur_in((*ROLES, "role", "content"))
         self._is_off |= (
@@ -113,8 +114,11 @@ class RecordPlans:
         known = self._by_roles.get(roles)
         if known is None:
             known = self._add_roles(roles)
-        if known is None or not all(contents) or any(map(str.isspace, contents)):
+        if known is None:
             return None
+        for text in contents:  # a fifth of the time of `all` and `any` for two texts
+            if not text or text.isspace():
+                return None
         for message in known.answers:
             text = contents[message]
             if text[0] in _SPACES_AND_BRACKETS and _MAY_REASON(text):
@@ -126,7 +130,7 @@ class RecordPlans:
             if pieces is not None:
                 if index:
                     known.plans.insert(0, known.plans.pop(index))
-                return (plan, pieces) if self._fits(pieces) else None
+                return (plan, pieces) if not self._is_limited or self._fits(pieces) else None
         new_plan = self._make_plan(known, roles, contents)
         pieces = new_plan.fill(contents) if new_plan is not None else None
         if new_plan is None or pieces is None or not self._fits(pieces):
