@@ -176,6 +176,7 @@ def test_unknown_code_gives_nothing():
 
 SCRIPT = """
     import argparse, collections, dataclasses, re, sys, types
+    from os.path import join  # frozen: there is no file of that name
     from gristmill.runtime import source_code
     number = int(sys.argv[1])
     words = {"stop", "the", "a", "of"}
@@ -202,7 +203,7 @@ SCRIPT = """
     def named(record): return args.number
     def called(record): return named(record) and other(record)
     def other(record): return called(record)
-    fixed = [make({"x", "y", "z", "w"}), make([1.5, {"k": b"v"}])]
+    fixed = [make({"x", "y", "z", "w"}), make([1.5, {"k": b"v"}]), lambda r: join(r)]
     changing = [
         named, called, Chooser(), Slots(number), lambda r: options.words, lambda r: Settings.number, lambda r: point,
         lambda r: pattern.match(r), lambda r: [x for x in r if x < number], make(options), make([named, {other}]),
@@ -227,7 +228,15 @@ def test_is_the_same_in_every_process_and_changes_with_what_it_names(tmp_path):
     assert outputs[0] == outputs[1]
     assert "None" not in outputs[0]
     assert len(set(outputs[0])) == len(outputs[0])
-    assert [one == two for one, two in zip(outputs[0], outputs[2], strict=True)] == [True] * 2 + [False] * 11
+    assert [one == two for one, two in zip(outputs[0], outputs[2], strict=True)] == [True] * 3 + [False] * 11
+
+
+def test_tensors_count_with_their_content():
+    torch = pytest.importorskip("torch")
+    tensors = [torch.full((3, 500), number, dtype=torch.bfloat16) for number in (1, 1, 2)]
+    one, again, two = [source_code.fingerprint_callable(make(tensor)) for tensor in tensors]
+    assert one == again != two
+    assert one is not None
 
 
 def test_at_a_prompt_nothing_is_known():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import copyreg
+import ctypes
 import dis
 import functools
 import inspect
@@ -148,7 +149,11 @@ class _ValueDescriber:
         code = function.__code__
         yield function.__qualname__
         if not Path(code.co_filename).is_file():  # typed at a prompt or in a notebook, made by exec
-            raise _UnknownCode
+            path = getattr(sys.modules.get(function.__module__), "__file__", None)
+            if path is None or not _is_versioned(Path(path)):
+                raise _UnknownCode
+            yield function.__module__  # of a package, whose version counts: frozen, or made by a decorator
+            return
         yield from self._describe_file(code.co_filename)
         yield from self._describe_code(code)
         yield from self._describe_all([function.__defaults__, function.__kwdefaults__])
@@ -173,7 +178,7 @@ class _ValueDescriber:
     def _describe_class(self, value: type) -> Iterator[str]:
         yield f"{value.__module__}.{value.__qualname__}"
         path = getattr(sys.modules.get(value.__module__), "__file__", None)
-        if path is not None and path.endswith(".py"):
+        if path is not None and path.endswith(".py") and Path(path).is_file():
             yield from self._describe_file(path)
         elif value.__module__ == _SCRIPT:
             raise _UnknownCode
@@ -198,6 +203,10 @@ class _ValueDescriber:
         if hasattr(value, "__wrapped__"):  # a decorator's object around a function
             yield from self.describe(value.__wrapped__)
         yield from self.describe(type(value))
+        if type(value).__module__ == "torch.storage":  # its pickle has addresses
+            storage = getattr(value, "_untyped_storage", value).cpu()
+            yield from self.describe(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
+            return
         reduce = copyreg.dispatch_table.get(type(value))
         try:
             reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
