@@ -108,6 +108,15 @@ def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int |
     return shlex.join([*words, *(() if limit is None else ("--limit", str(limit)))])
 
 
+def quote_path(path: object) -> str:
+    """Quote a path or URL for a command that is to be typed.
+
+    >>> quote_path("my data/out")
+    "'my data/out'"
+    """
+    return shlex.quote(str(path))
+
+
 def _list_notes(error: Exception) -> Iterator[str]:
     """Yield the notes of an error, without item numbers and worker tracebacks where the message is sufficient."""
     from gristmill.storage.urls import redact  # noqa: PLC0415  (not for --help)

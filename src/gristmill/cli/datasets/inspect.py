@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.cli.printing import to_one_line
+from gristmill.cli.printing import quote_path, to_one_line
 from gristmill.cli.tables import (
     print_books,
     print_contamination,
@@ -65,7 +65,8 @@ def command(
             _print_row(dataset, number, record)
         else:
             _print_record(f"record {number}", record)
-    click.echo(f"next: gristmill verify {out}, or gristmill trace {out} 0 to find the input of a record")
+    target = quote_path(out)
+    click.echo(f"next: gristmill verify {target}, or gristmill trace {target} 0 to find the input of a record")
 
 
 def _readable(dataset: Dataset, number: int, *, ids: bool) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def _print(dataset: Dataset, *, details: bool) -> None:
     ]
     print_table(("split", "source", "rows", "shards", "size"), rows, num_words=2)
     print_table(("column", "type"), manifest.schema.columns.items(), num_words=2)
-    print_books(manifest.books, details=details, more=f"gristmill inspect {dataset.folder} --details")
+    print_books(manifest.books, details=details, more=f"gristmill inspect {quote_path(dataset.folder)} --details")
     print_tokens(manifest)
     print_duplicates(manifest, num_largest=3)
     print_contamination(manifest)

@@ -9,6 +9,7 @@ import click
 
 from gristmill.cli.options import Choice, backend_option, json_option, ray_option
 from gristmill.cli.plots import plot_mix, plot_option
+from gristmill.cli.printing import quote_path
 from gristmill.cli.tables import print_table
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.jobs.mix import mix
@@ -118,4 +119,4 @@ def command(
         for share in shares
     ]
     print_table(("source", "wanted", by, "share", "epochs"), rows)
-    click.echo(f"done: {total:,} {by} in {out}; next: gristmill verify {out}")
+    click.echo(f"done: {total:,} {by} in {out}; next: gristmill verify {quote_path(out)}")

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.cli.printing import format_short_number, to_one_line
+from gristmill.cli.printing import format_short_number, quote_path, to_one_line
 from gristmill.cli.tables import print_lines, print_table
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.inspecting.tune import QUANTILES, SourceTuning, ThresholdChange, list_overrides, tune
@@ -56,7 +56,7 @@ def command(out: str, settings: tuple[str, ...], recipe: str | None, new_recipe:
     for source in tuning.sources:
         _print_source(source, is_changed=bool(changes))
     if new_recipe is not None:
-        print_lines(f"wrote {new_recipe}; next: gristmill run {new_recipe} --update")
+        print_lines(f"wrote {new_recipe}; next: gristmill run {quote_path(new_recipe)} --update")
 
 
 def _check_folder(recipe: Path, new_recipe: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from gristmill.cli.printing import to_one_line
+from gristmill.cli.printing import quote_path, to_one_line
 from gristmill.cli.tables import print_books, print_lines, print_tokens
 from gristmill.core.errors import GristmillError
 from gristmill.core.quantities import format_bytes
@@ -41,7 +41,7 @@ def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
     _print_progress(as_json, f"1. Python's standard library as documents, and a tokenizer trained on it, in {folder}")
     prepared = prepare_demo(folder, workers=workers or "auto", progress=progress)
     _print_prepared(prepared, as_json=as_json)
-    _print_progress(as_json, f"2. gristmill run {prepared.recipe}")
+    _print_progress(as_json, f"2. gristmill run {quote_path(prepared.recipe)}")
     start = time.perf_counter()
     options = RunOptions(workers=workers or "auto", progress=progress, update=True)
     result = run_recipe(load_recipe(prepared.recipe), options)
@@ -60,8 +60,9 @@ def command(folder: Path, workers: int | None, *, as_json: bool) -> None:
     click.echo("   gristmill init my-corpus           # a commented recipe to start from")
     click.echo("   gristmill plan my-corpus/recipe.yaml --set sources.sample.read='/data/*.jsonl'")
     click.echo("   gristmill run my-corpus/recipe.yaml --debug    # a few records, step by step")
-    click.echo(f"Or with this demo: edit {prepared.recipe}, then gristmill run {prepared.recipe} --update")
-    click.echo(f"   gristmill inspect {result.output}; gristmill export {result.output} --to numpy")
+    click.echo(f"Or with this demo: edit {prepared.recipe}, then gristmill run {quote_path(prepared.recipe)} --update")
+    target = quote_path(result.output)
+    click.echo(f"   gristmill inspect {target}; gristmill export {target} --to numpy")
 
 
 def _print_progress(as_json: bool, line: str) -> None:  # noqa: FBT001
@@ -84,7 +85,7 @@ def _count_bytes(result: RunResult) -> int:
 
 
 def _print_result(result: RunResult, seconds: float) -> None:
-    print_books(result.books, more=f"gristmill inspect {result.output} --details")
+    print_books(result.books, more=f"gristmill inspect {quote_path(result.output)} --details")
     print_tokens(result.manifest)
     num_bytes = _count_bytes(result)
     outcome = (

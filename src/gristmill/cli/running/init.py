@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gristmill.cli.printing import quote_path
 from gristmill.core.errors import UsageError
 from gristmill.recipe.starter import STARTER_DATA, STARTER_RECIPE
 
@@ -41,4 +42,4 @@ def command(folder: str, template: str | None) -> None:
         click.echo(f"wrote {root / name}")
     if len(shown_names) < len(files):
         click.echo(f"wrote {len(files) - len(shown_names)} files in folders of {root}")
-    click.echo(f"next: gristmill plan {root / 'recipe.yaml'}")
+    click.echo(f"next: gristmill plan {quote_path(root / 'recipe.yaml')}")

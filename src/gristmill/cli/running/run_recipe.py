@@ -9,7 +9,7 @@ from time import monotonic
 import click
 import msgspec
 
-from gristmill.cli.printing import again
+from gristmill.cli.printing import again, quote_path
 from gristmill.cli.tables import (
     print_books,
     print_contamination,
@@ -123,15 +123,16 @@ def describe_result(result: RunResult, seconds: float) -> dict[str, object]:
 def print_accounts(result: RunResult, *, details: bool = False) -> None:
     """Print what happened to every record."""
     manifest = result.manifest
-    print_books(result.books, details=details, more=f"gristmill inspect {result.output} --details")
+    print_books(result.books, details=details, more=f"gristmill inspect {quote_path(result.output)} --details")
     print_tokens(manifest)
     print_duplicates(manifest)
     print_contamination(manifest)
     for source, counts in manifest.quarantine.counts.items():
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
         print_wrapped(f"quarantined from {source}: {reasons}")
+    command = f"gristmill inspect {quote_path(result.output)} --quarantine"
     for file in manifest.quarantine.files:
-        print_wrapped(f"  see {result.output / file.path}, or: gristmill inspect {result.output} --quarantine")
+        print_wrapped(f"  see {result.output / file.path}, or: {command}")
 
 
 def print_outcome(result: RunResult, seconds: float) -> None:
@@ -156,4 +157,4 @@ def print_outcome(result: RunResult, seconds: float) -> None:
     print_wrapped(f"{outcome}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
     if not any(_count_rows(manifest).values()):
         print_wrapped("the dataset is empty: the table shows which step removed the records")
-    click.echo(f"next: gristmill inspect {result.output}")
+    click.echo(f"next: gristmill inspect {quote_path(result.output)}")

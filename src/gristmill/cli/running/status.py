@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
+from gristmill.cli.printing import quote_path
 from gristmill.cli.tables import print_lines, print_wrapped
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.monitoring.replay import read_replay
@@ -73,7 +74,7 @@ def command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool
         click.echo(msgspec.json.format(msgspec.json.encode(described)).decode())
     elif status is None:
         click.echo(f"{out}: finished; no run is working there")
-        click.echo(f"next: gristmill inspect {out}")
+        click.echo(f"next: gristmill inspect {quote_path(out)}")
     else:
         _print_status(out, status, location)
     if work is not None and not as_json:
