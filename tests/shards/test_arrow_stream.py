@@ -19,10 +19,20 @@ def test_the_bytes_are_those_of_a_stream_writer():
             writer.write_batch(batch)
     blocks = b"".join(arrow_stream.stream_block(batch, schema) for batch in batches)
     assert arrow_stream.stream_header(schema) + blocks + arrow_stream.STREAM_END == sink.getvalue().to_pybytes()
+    assert b"".join(piece for batch in batches for piece in arrow_stream.stream_pieces(batch, schema)) == blocks
+
+
+def test_pieces_are_the_buffers_of_a_batch():
+    batch = _batch(3).slice(1)
+    pieces = arrow_stream.stream_pieces(batch, batch.schema)
+    assert b"".join(pieces) == arrow_stream.stream_block(batch, batch.schema)
+    addresses = {piece.address for piece in pieces if isinstance(piece, pa.Buffer)}
+    assert batch.column("origin").field("position").buffers()[1].address + 8 in addresses
 
 
 def test_no_rows_no_bytes():
     assert arrow_stream.stream_block(_batch(0), _batch(0).schema) == b""
+    assert arrow_stream.stream_pieces(_batch(0), _batch(0).schema) == []
     assert arrow_stream.origins_block(_batch(0)) == b""
 
 

@@ -62,6 +62,8 @@ ORIGIN_TYPE = pa.struct([("file", pa.uint64()), ("position", pa.uint64()), ("par
 IMAGES_TYPE = pa.list_(pa.struct([("shard", pa.string()), ("member", pa.string()), ("tokens", pa.int32())]))
 TEXT_TYPE = pa.large_string()
 RECORD_TYPE = pa.large_binary()
+_MIN_RUN_ROWS = 4
+"""How many rows the kept runs of a batch must have for each of them, on average, to be copied one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,51 @@ def is_for_training(batch: pa.RecordBatch) -> NDArray[np.bool_]:
         return np.ones(batch.num_rows, dtype=np.bool_)
     mask: NDArray[np.bool_] = pc.equal(batch.column(SPLIT), TRAIN).to_numpy(zero_copy_only=False)
     return mask
+
+
+def select_rows(batch: pa.RecordBatch, is_kept: NDArray[np.bool_]) -> pa.RecordBatch:
+    """Return a batch of some rows.
+
+    Texts are copied in runs of rows, into memory of the right size. Arrow's own filter lets it grow, which takes twice
+    as long or more, but is as good where runs are short.
+
+    >>> select_rows(pa.record_batch({"n": [1, 2, 3]}), np.array([True, False, True])).column("n").to_pylist()
+    [1, 3]
+    """
+    if is_kept.all():
+        return batch
+    runs = np.flatnonzero(np.diff(is_kept, prepend=False, append=False)).reshape(-1, 2)
+    mask = pa.array(is_kept)
+    if len(runs) * _MIN_RUN_ROWS > batch.num_rows:
+        return batch.filter(mask)
+    texts = [index for index, column in enumerate(batch.columns) if _can_copy_runs(column)]
+    rest = batch.select([index for index in range(batch.num_columns) if index not in texts]).filter(mask)
+    columns = rest.columns
+    for index in texts:
+        columns.insert(index, _copy_runs(batch.column(index), is_kept, runs))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _can_copy_runs(column: pa.Array) -> bool:
+    return column.type in (TEXT_TYPE, RECORD_TYPE) and not column.null_count and column.buffers()[2] is not None
+
+
+def _copy_runs(column: pa.Array, is_kept: NDArray[np.bool_], runs: NDArray[np.int64]) -> pa.Array:
+    """Copy the texts of runs of rows, each a first row and the one behind its last."""
+    _, ends, data = column.buffers()
+    offsets = np.frombuffer(ends, np.int64, len(column) + 1, column.offset * 8)
+    kept_offsets = np.zeros(np.count_nonzero(is_kept) + 1, np.int64)
+    np.cumsum(np.diff(offsets)[is_kept], out=kept_offsets[1:])
+    texts = pa.allocate_buffer(int(kept_offsets[-1]))
+    source, target = memoryview(data), memoryview(texts)
+    stop = 0
+    for first_byte, end in offsets[runs].tolist():
+        start, stop = stop, stop + end - first_byte
+        target[start:stop] = source[first_byte:end]
+    num_rows = len(kept_offsets) - 1
+    # Arrow's filter gives its result a bitmap, too; the size of a record in samples of dropped ones counts it.
+    validity = pa.py_buffer(b"\xff" * (-(-num_rows // 8)))
+    return pa.Array.from_buffers(column.type, num_rows, [validity, pa.py_buffer(kept_offsets), texts])
 
 
 def count_values(column: pa.Array) -> int:

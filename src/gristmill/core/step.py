@@ -27,15 +27,15 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, cast, get_args, get_origin, runtime_checkable
 
 import msgspec
-import pyarrow as pa
 
 from gristmill.core.names import check_choice
-from gristmill.core.records import StepResult, count_dropped
+from gristmill.core.records import StepResult, count_dropped, select_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
@@ -343,7 +343,7 @@ def keep_rows(batch: pa.RecordBatch, codes: NDArray[np.uint8], reasons: tuple[st
     dropped = count_dropped(codes, reasons)
     if not dropped:
         return StepResult(batch)
-    return StepResult(batch.filter(pa.array(codes == 0)), dropped, codes=codes, reasons=reasons)
+    return StepResult(select_rows(batch, codes == 0), dropped, codes=codes, reasons=reasons)
 
 
 class GlobalStep(Step, frozen=True, kw_only=True):

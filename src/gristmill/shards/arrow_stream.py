@@ -38,6 +38,32 @@ def stream_block(batch: pa.RecordBatch, schema: pa.Schema) -> bytes | pa.Buffer:
     return canonicalize_batch(batch, schema).serialize() if batch.num_rows else b""
 
 
+def stream_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> list[bytes | pa.Buffer]:
+    """Encode a batch as the pieces of one message, which are the batch's own buffers: only small ones are copies."""
+    if not batch.num_rows:
+        return []
+    stream = _PieceStream()
+    pa.ipc.new_stream(pa.PythonFile(stream, mode="w"), schema).write_batch(canonicalize_batch(batch, schema))
+    num_left = len(stream_header(schema))  # the stream begins with a header of its own
+    first = 0
+    while num_left > 0:
+        num_left -= len(stream.pieces[first])
+        first += 1
+    return stream.pieces[first:]
+
+
+class _PieceStream:
+    """A file that keeps what is written to it, as far as Arrow uses one."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | pa.Buffer] = []
+
+    def write(self, piece: bytes | pa.Buffer) -> None:
+        self.pieces.append(piece)
+
+
 def origins_header(*, has_sizes: bool = False) -> bytes:
     """Encode the header of a side file of origins, for shards in formats that cannot hold them."""
     return stream_header(SAMPLES_SCHEMA if has_sizes else ORIGINS_SCHEMA)

@@ -19,6 +19,7 @@ from gristmill.core.records import (
     count_dropped,
     count_failures,
     find_first_failures,
+    select_rows,
 )
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
@@ -113,7 +114,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         if dropped:  # a batch that stays whole is not copied
             is_kept = pa.array(codes == 0)
             columns = {name: column.filter(is_kept) for name, column in columns.items()}
-            batch = batch.filter(is_kept)
+            batch = select_rows(batch, codes == 0)
         identified, quarantined = put_columns(self, batch, columns)
         rule_values = {
             "no_letters": RuleValues(languages),

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import TEXT, StepResult
+from gristmill.core.records import TEXT, StepResult, select_rows
 from gristmill.core.step import LocalStep
 from gristmill.steps.records.put_columns import put_columns
 
@@ -53,4 +53,4 @@ def replace_texts(
         batch, quarantined = put_columns(_EditText(), batch, {TEXT: pa.array(column, batch.column(TEXT).type)})
         if quarantined:
             raise UsageError(f"{step}: the text of a record cannot be edited: {quarantined[0].message}", help=help)
-    return batch if is_kept.all() else batch.filter(pa.array(is_kept))
+    return select_rows(batch, is_kept)

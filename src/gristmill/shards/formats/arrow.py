@@ -7,7 +7,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gristmill.shards.arrow_stream import STREAM_END, read_unchecked_batches, stream_block, stream_header
+from gristmill.shards.arrow_stream import STREAM_END, read_unchecked_batches, stream_block, stream_header, stream_pieces
 from gristmill.shards.formats.base import ROWS_AT_A_TIME
 from gristmill.shards.token_rows import ORIGINS, check_rows
 
@@ -34,6 +34,10 @@ class ArrowEncoder:
 
     def block(self, batch: pa.RecordBatch) -> bytes | pa.Buffer:
         return stream_block(batch, self.schema)
+
+    def pieces(self, batch: pa.RecordBatch) -> list[bytes | pa.Buffer]:
+        """Encode a batch as `block` does, in pieces that are not copied together."""
+        return stream_pieces(batch, self.schema)
 
     def footer(self) -> bytes:
         return STREAM_END

@@ -42,11 +42,11 @@ class JsonlEncoder:
     def header(self) -> bytes:
         return b""
 
-    def block(self, batch: pa.RecordBatch) -> bytes:
+    def block(self, batch: pa.RecordBatch) -> bytes | pa.Buffer:
         if not batch.num_rows:
             return b""
         lines = _join_record_lines(batch.column(RECORD)) if self.has_record else self._encode_columns(batch)
-        return bytes(lines) if self.codec is None else compress_frame(lines, self.codec)
+        return lines if self.codec is None else compress_frame(lines, self.codec)
 
     def footer(self) -> bytes:
         """Return an empty frame: tools refuse a compressed file of no bytes, as a shard without records would be."""
@@ -71,7 +71,7 @@ def to_one_line(record: bytes) -> bytes:
     return msgspec.json.format(record, indent=-1) if b"\n" in record else record
 
 
-def _join_record_lines(records: pa.LargeBinaryArray) -> bytes | memoryview:
+def _join_record_lines(records: pa.LargeBinaryArray) -> bytes | pa.Buffer:
     if records.null_count:
         raise UsageError(
             "a record to be written as it was read is missing",
@@ -79,7 +79,7 @@ def _join_record_lines(records: pa.LargeBinaryArray) -> bytes | memoryview:
         )
     ended = pc.binary_join_element_wise(records, pa.scalar(b"", records.type), pa.scalar(b"\n", records.type))
     # The result is new, so its data buffer holds these lines and nothing else.
-    lines = memoryview(ended.buffers()[2])
+    lines = ended.buffers()[2]
     if np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_END) == len(records):
         return lines
     return b"".join(to_one_line(record) + b"\n" for record in records.to_pylist())

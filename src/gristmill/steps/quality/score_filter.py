@@ -26,6 +26,7 @@ from gristmill.core.records import (
     count_dropped,
     count_failures,
     find_first_failures,
+    select_rows,
 )
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
@@ -203,7 +204,7 @@ class ScoreFilterKernel:
         scores = RowScores(values, table_of if self._step.by_language else None)
         if dropped:
             is_kept = codes == 0
-            batch = batch.filter(pa.array(is_kept))
+            batch = select_rows(batch, is_kept)
             counts = {name: count[is_kept] for name, count in counts.items()}
             values = {name: score[is_kept] for name, score in values.items()}
         quarantined: list[QuarantinedRecord] = []

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
+from gristmill.core.records import select_rows
 from gristmill.steps.deduplicate.deduplicate import with_counts
 from gristmill.storage.mapped_files import read_array
 from gristmill.storage.stored_paths import path_below
@@ -19,6 +19,7 @@ from gristmill.storage.stored_paths import path_below
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.pipeline.stages.stored import StoredInput
@@ -84,7 +85,7 @@ class LoadedRemovals:
         stop = start + batch.num_rows
         is_kept = np.ones(batch.num_rows, dtype=bool)
         is_kept[self.rows[slice(*np.searchsorted(self.rows, [start, stop]))] - start] = False
-        survivors = batch if is_kept.all() else batch.filter(pa.array(is_kept))
+        survivors = select_rows(batch, is_kept)
         if self.counts is None:
             return survivors
         numbers = self.counts["document"] - self.first_document

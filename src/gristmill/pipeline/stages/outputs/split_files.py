@@ -19,6 +19,7 @@ from gristmill.core.records import INPUT_IDS, SPLIT
 from gristmill.core.splits import TRAIN
 from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
 from gristmill.shards.block_index import ShardBlocks, decode_costs, encode_costs
+from gristmill.shards.formats.arrow import ArrowEncoder
 from gristmill.shards.formats.base import KeyedEncoder, SampleEncoder, has_sample_sizes
 from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
@@ -267,12 +268,15 @@ class _OpenSplitFile:
         elif isinstance(self._encoder, KeyedEncoder):
             keyed_block, self._last_key = self._encoder.block_after(records, self._last_key)
             pieces = [keyed_block]
+        elif isinstance(self._encoder, ArrowEncoder) and not self._is_indexed:
+            pieces = self._encoder.pieces(records)
         else:
             pieces = [self._encoder.block(records)]
-        block = b"".join(pieces) if len(pieces) > 1 else pieces[0] if pieces else b""
-        self._data.add(block)
         if self._is_indexed:
+            block = b"".join(pieces) if len(pieces) > 1 else pieces[0] if pieces else b""
             self._blocks.add(block, records)
+            pieces = [block]
+        self._data.add(*pieces)
         if self._origins is not None:
             self._origins.add(origins_block(records, sizes))
         if self._annotation is not None:
@@ -310,9 +314,11 @@ class _BlockFile:
         self.blocks: list[int] = []
         self._file.write(header if writer.framed else b"")
 
-    def add(self, block: bytes | pa.Buffer) -> None:
-        self.blocks.append(len(block))
-        self._file.write(block)
+    def add(self, *pieces: bytes | pa.Buffer) -> None:
+        """Write a block, which may be in pieces."""
+        self.blocks.append(sum(map(len, pieces)))
+        for piece in pieces:
+            self._file.write(piece)
 
     def commit(self) -> StoredFile:
         self._file.write(self._footer)
