@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.steps.deduplicate.candidates import find_candidate_pairs, group_by_key
+from gristmill.steps.deduplicate.candidates import find_candidate_pairs, group_by_key, mark_repeated
 from gristmill.steps.deduplicate.clusters import SimilarityGraph
 from gristmill.steps.deduplicate.deduplicate import Deduplicate
 from gristmill.steps.deduplicate.large_groups import pair_likely_members
@@ -26,6 +26,7 @@ def call_kernels() -> None:
     texts = pa.array(lines, pa.large_string())
     signed = step.minhash.sign(texts)
     ShingleSets.of(texts, step.ngram).compare(np.array([0]), np.array([1]))
+    mark_repeated(signed.keys.reshape(-1))
     groups = group_by_key(signed.keys.reshape(-1), np.repeat(signed.rows, step.bands), _give_equal_ranks)
     pairs = find_candidate_pairs(groups, signed.sketches.__getitem__)
     list(pair_likely_members(signed.rows, signed.sketches.__getitem__, 0))

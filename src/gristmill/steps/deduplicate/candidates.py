@@ -66,6 +66,27 @@ class KeyGroups:
     """The key of each document's group."""
 
 
+def mark_repeated(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Mark the keys that occur twice or more, and some others: few enough that sorting the rest takes less time.
+
+    Keys are counted by their low bits, in four counters for each: about 10 ns a key, where sorting takes 50.
+    """
+    counters = np.zeros(1 << (4 * len(keys)).bit_length(), np.uint8)
+    is_repeated = np.empty(len(keys), np.bool_)
+    _count_low_bits(keys, counters, is_repeated)
+    return is_repeated
+
+
+@kernel
+def _count_low_bits(keys: NDArray[np.uint64], counters: NDArray[np.uint8], is_repeated: NDArray[np.bool_]) -> None:
+    mask = np.uint64(len(counters) - 1)
+    for index in range(len(keys)):
+        slot = keys[index] & mask
+        counters[slot] += np.uint8(counters[slot] < 2)
+    for index in range(len(keys)):
+        is_repeated[index] = counters[keys[index] & mask] > 1
+
+
 def group_by_key(keys: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks | None = None) -> KeyGroups:
     """Return the groups of two and more documents; each document must be at most once under each key.
 
@@ -78,9 +99,22 @@ def group_by_key(keys: NDArray[np.uint64], documents: NDArray[np.int64], ranks: 
     # A group that begins where the next one begins too has one member.
     in_group = ~(is_start[:-1] & is_start[1:])
     keys, documents = keys[in_group], documents[order[in_group]]
-    order = np.lexsort((documents, keys) if ranks is None else (documents, ranks(documents), keys))
-    starts = np.flatnonzero(np.append(is_start[:-1][in_group], True))
+    is_first = is_start[:-1][in_group]
+    starts = np.flatnonzero(np.append(is_first, True))
+    if ranks is None:
+        return KeyGroups(_sort_in_groups(documents, is_first), starts, keys)
+    order = np.lexsort((documents, ranks(documents), keys))
     return KeyGroups(documents[order], starts, keys)
+
+
+def _sort_in_groups(documents: NDArray[np.int64], is_first: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Sort the documents of each group: as one number with that of the group, if both fit, five times as fast."""
+    groups = np.cumsum(is_first)
+    num_bits = int(documents.max(initial=0)).bit_length()
+    if num_bits + len(groups).bit_length() >= 64:
+        return documents[np.lexsort((documents, groups))]
+    numbers = np.sort(groups << num_bits | documents)
+    return numbers & ((1 << num_bits) - 1)
 
 
 def group_by_digest(digests: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> KeyGroups:

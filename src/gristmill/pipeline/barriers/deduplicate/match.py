@@ -25,7 +25,13 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     write_records,
 )
 from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
-from gristmill.steps.deduplicate.candidates import ALL_PAIRS, KeyGroups, find_candidate_pairs, group_by_key
+from gristmill.steps.deduplicate.candidates import (
+    ALL_PAIRS,
+    KeyGroups,
+    find_candidate_pairs,
+    group_by_key,
+    mark_repeated,
+)
 from gristmill.steps.deduplicate.digests import find_copies
 
 if TYPE_CHECKING:
@@ -110,15 +116,15 @@ def run_candidates(task: Task, context: Context) -> CandidatePairs:
     payload: PartitionTask = task.payload
     documents, stem = stage.documents, stage.open_stem(payload)
     keys, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    hidden = _HiddenBits(stage)
     for start, records in stage.read("keys", KEY, payload.partition, context.at):
-        input_numbers = start + records["row"]
-        is_original = hidden.read(input_numbers) == 0
-        keys.append(records["key"][is_original])
-        numbers.append(input_numbers[is_original])
+        keys.append(records["key"].copy())
+        numbers.append(start + records["row"])
     all_keys, all_numbers = np.concatenate(keys), np.concatenate(numbers)
     del keys, numbers  # these arrays are large: the pieces must not stay in memory beside the whole
-    groups = group_by_key(all_keys, all_numbers)
+    is_repeated = mark_repeated(all_keys)  # most are not, and need no further look
+    all_keys, all_numbers = all_keys[is_repeated], all_numbers[is_repeated]
+    is_original = _HiddenBits(stage).read(all_numbers) == 0
+    groups = group_by_key(all_keys[is_original], all_numbers[is_original])
     sizes = np.diff(groups.starts)
     is_crowded = np.repeat(sizes > ALL_PAIRS, sizes)
     crowded = make_records(CROWDED, key=groups.keys[is_crowded], document=groups.documents[is_crowded])
@@ -211,6 +217,8 @@ class _HiddenBits:
 
     def read(self, documents: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Read the bits of documents of one stream, or of several in order; a stream is in one range."""
+        if not len(documents):
+            return np.empty(0, np.uint8)
         first, last = self._stage.documents.find_ranges(documents[[0, -1]]).tolist()
         if first == last:
             return self._read_in_range(first, documents)
