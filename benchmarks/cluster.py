@@ -27,12 +27,12 @@ from functools import partial
 from pathlib import Path
 
 from gristmill.engine.backend import Died, Ready, Results
-from gristmill.engine.observer import Observer
+from gristmill.engine.observing.observer import Observer
+from gristmill.engine.pool.worker_pool import WorkerPool
 from gristmill.engine.scheduler import Policy, Scheduler
 from gristmill.engine.tasks import Task
 from gristmill.engine.worker.chunk import ChunkResults
 from gristmill.engine.worker.job import Job
-from gristmill.engine.worker_pool import WorkerPool
 
 _EVENTS_IN_A_TURN = 64
 

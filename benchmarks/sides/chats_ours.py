@@ -14,7 +14,7 @@ BATCH = 1000
 
 
 def main():
-    from gristmill.engine.worker_process import ONE_THREAD, STEADY_HEAP
+    from gristmill.engine.processes.worker_process import ONE_THREAD, STEADY_HEAP
 
     os.environ |= {**ONE_THREAD, **STEADY_HEAP}  # as in a worker; Arrow and the engine read them when they are loaded
     import msgspec

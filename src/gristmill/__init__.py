@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from gristmill import steps
     from gristmill.core import errors
     from gristmill.core.recipe import Recipe, Source
-    from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
+    from gristmill.engine.observing.events import EventLog
     from gristmill.engine.parallel_map import parallel_imap, parallel_map
     from gristmill.pipeline.api import plan, run
     from gristmill.pipeline.inspecting.viewing import view
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EventLog": "gristmill.engine.events",
+    "EventLog": "gristmill.engine.observing.events",
     "Failure": "gristmill.engine.failure",
     "Recipe": "gristmill.core.recipe",
     "Source": "gristmill.core.recipe",

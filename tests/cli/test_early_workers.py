@@ -10,7 +10,7 @@ import pytest
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill.cli.running.early_workers import BYTES_A_WORKER, MIN_BYTES, start_workers_early
-from gristmill.engine.worker_pool import WorkerPool
+from gristmill.engine.pool.worker_pool import WorkerPool
 from gristmill.pipeline.planning.placement.in_process import MAX_IN_PROCESS_BYTES
 from gristmill.runtime import loaded_content
 from gristmill.shards.dataset import open_dataset

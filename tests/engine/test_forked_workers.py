@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from gristmill_testing.watching import is_alive, meet, sign, wait_for_files, wait_until
 
-from gristmill.engine import worker_pool
-from gristmill.engine.events import EventLog
+from gristmill.engine.observing.events import EventLog
 from gristmill.engine.parallel_run import make_pool
+from gristmill.engine.pool import worker_pool
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.engine.worker.job import make_import_job
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.engine.failure_report import FinalFailure
-from gristmill.engine.observer import Observer
+from gristmill.engine.observing.observer import Observer
 from gristmill.engine.scheduler import Policy, Scheduler
 from gristmill.engine.worker.job import Job
 

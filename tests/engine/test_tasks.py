@@ -9,8 +9,8 @@ import pytest
 from gristmill_testing.watching import count_and_sign, wait_for_file
 
 import gristmill as gm
-from gristmill.engine import progress
-from gristmill.engine.observer import Observer, WorkerUse
+from gristmill.engine.observing import progress
+from gristmill.engine.observing.observer import Observer, WorkerUse
 from gristmill.engine.tasks import NOT_READY, Stopwatch, Task, run_tasks
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]

@@ -116,7 +116,7 @@ def test_number_of_workers_follows_the_memory_of_the_group(project):
         """
         import os
         import gristmill as gm
-        from gristmill.engine import resources
+        from gristmill.engine.machine import resources
 
         resources.usable_cpus = lambda: list(range(10))
         resources.num_physical_cores = lambda: 16

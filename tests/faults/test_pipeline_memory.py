@@ -16,7 +16,7 @@ from gristmill.core.books import Account
 from gristmill.core.records import ORIGIN_TYPE, SourceFile
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.runner import StageUnit
-from gristmill.pipeline.planning.source_plan import SourcePlan
+from gristmill.pipeline.planning.sources.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
 from gristmill.pipeline.stages.receipt_log.receipts import Receipts
 from gristmill.pipeline.stages.outputs.split_files import SplitFile

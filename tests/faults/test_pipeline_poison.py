@@ -6,7 +6,7 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.engine.events import EventLog
+from gristmill.engine.observing.events import EventLog
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.shards.dataset import open_dataset

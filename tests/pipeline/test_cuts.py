@@ -9,7 +9,7 @@ from gristmill_testing.chat_templates import CHATML
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill.core.errors import TooManyBadError
-from gristmill.engine.events import EventLog
+from gristmill.engine.observing.events import EventLog
 from gristmill.engine.parallel_run import choose_num_workers
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.stages.slices.slice_task import SliceTask

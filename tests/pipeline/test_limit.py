@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gristmill.pipeline.planning import source_plan
+from gristmill.pipeline.planning.sources import source_plan
 from gristmill.pipeline.stages import input_units as first_units
 from gristmill.pipeline.stages import unpack
 from gristmill.shards.dataset import open_dataset

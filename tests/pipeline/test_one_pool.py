@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gristmill.core.recipe import Source
-from gristmill.engine.events import EventLog
+from gristmill.engine.observing.events import EventLog
 from gristmill.steps import Deduplicate, Length, Map, Read, Shuffle, Write
 
 DISTURB = '''

@@ -17,7 +17,7 @@ import click
 from gristmill import __version__
 from gristmill.cli.options import json_option
 from gristmill.core.quantities import format_bytes, format_count
-from gristmill.engine import resources
+from gristmill.engine.machine import resources
 from gristmill.runtime.kernels import find_cache_folder
 from gristmill.runtime.plugins import list_plugins
 from gristmill.storage.commit import count_free_bytes

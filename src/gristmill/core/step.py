@@ -16,7 +16,7 @@ The life cycle of a step, in the order of the calls:
 4. Loaded: each worker calls `load` once for the kernel, then `begin_cell` for each cell and `apply` for each batch. A
    global step has no kernel: its barrier runs between two stages (`pipeline/barriers`).
 
-Phases 2 and 3 are part of planning (`pipeline/planning/source_draft.py`), phase 4 is part of the run.
+Phases 2 and 3 are part of planning (`pipeline/planning/sources/source_draft.py`), phase 4 is part of the run.
 `resolve` and `adapt_to_sample` return a step, a new one or the same; no step is ever changed in place.
 """
 

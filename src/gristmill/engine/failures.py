@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gristmill.engine.failure import Failure
     from gristmill.engine.failure_report import FinalFailure
     from gristmill.engine.item_queue import ItemQueue
-    from gristmill.engine.job_workers import JobWorkers, PooledWorker
-    from gristmill.engine.observer import Observer
+    from gristmill.engine.observing.observer import Observer
+    from gristmill.engine.pool.job_workers import JobWorkers, PooledWorker
     from gristmill.engine.worker.captured_error import CapturedError
 
     Probe = Generator[Any, Any, Any]

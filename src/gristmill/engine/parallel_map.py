@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
-from gristmill.engine import progress as displays
-from gristmill.engine.events import EventLog
 from gristmill.engine.failure_report import FinalFailure
-from gristmill.engine.observer import Observer
+from gristmill.engine.observing import progress as displays
+from gristmill.engine.observing.events import EventLog
+from gristmill.engine.observing.observer import Observer
 from gristmill.engine.parallel_run import Options, ParallelRun, find_length
 from gristmill.engine.worker.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gristmill.engine.pinning import Pin
+    from gristmill.engine.machine.pinning import Pin
 
 OnError = Literal["raise", "return", "skip"]
 BackendName = Literal["serial", "threads", "processes", "ray", "auto"]

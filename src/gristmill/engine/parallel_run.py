@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.names import check_choice
-from gristmill.engine import resources
 from gristmill.engine.item_queue import NOT_READY
-from gristmill.engine.memory import MemoryWatch
-from gristmill.engine.pinning import choose_machine_places, parse_pin
+from gristmill.engine.machine import resources
+from gristmill.engine.machine.memory import MemoryWatch
+from gristmill.engine.machine.pinning import choose_machine_places, parse_pin
+from gristmill.engine.pool.worker_pool import WorkerPool
 from gristmill.engine.scheduler import Policy, Scheduler
 from gristmill.engine.worker import nesting
-from gristmill.engine.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from gristmill.engine.backend import Backend
     from gristmill.engine.failures import OnPoison
-    from gristmill.engine.observer import Observer
-    from gristmill.engine.pinning import Pin
+    from gristmill.engine.machine.pinning import Pin
+    from gristmill.engine.observing.observer import Observer
     from gristmill.engine.worker.job import Job
 
 _BACKENDS = {

@@ -14,9 +14,9 @@ from gristmill.core.quantities import format_bytes
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died
-    from gristmill.engine.job_workers import JobWorkers, PooledWorker
-    from gristmill.engine.memory import MemoryWatch
-    from gristmill.engine.observer import Observer
+    from gristmill.engine.machine.memory import MemoryWatch
+    from gristmill.engine.observing.observer import Observer
+    from gristmill.engine.pool.job_workers import JobWorkers, PooledWorker
 
 
 class PoolSizer:

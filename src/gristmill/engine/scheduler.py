@@ -20,7 +20,7 @@ from gristmill.engine import backend as backends
 from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.failures import FailureHandler
 from gristmill.engine.item_queue import ChunkSizer, ItemQueue
-from gristmill.engine.job_workers import JobWorkers
+from gristmill.engine.pool.job_workers import JobWorkers
 from gristmill.engine.pool_sizer import PoolSizer
 from gristmill.engine.worker.captured_error import CapturedError
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from gristmill.engine.backend import Died, Event, Results, SetupFailed, Undecodable, WorkerHandle
     from gristmill.engine.failures import IsolatedRun, OnPoison
-    from gristmill.engine.job_workers import PooledWorker
-    from gristmill.engine.memory import MemoryWatch
-    from gristmill.engine.observer import Observer
+    from gristmill.engine.machine.memory import MemoryWatch
+    from gristmill.engine.observing.observer import Observer
+    from gristmill.engine.pool.job_workers import PooledWorker
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
     from gristmill.engine.worker.job import Job
-    from gristmill.engine.worker_pool import WorkerPool
 
 _TICK_SECONDS = 1.0
 _GROWTH_SECONDS = 0.1

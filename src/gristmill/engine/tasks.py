@@ -16,13 +16,13 @@ from gristmill.engine.worker.job import Context, Job
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gristmill.engine.events import EventLog
     from gristmill.engine.failure import Failure
     from gristmill.engine.failures import Probe
-    from gristmill.engine.observer import Observer, RunWatch, WorkerUse
+    from gristmill.engine.machine.pinning import Pin
+    from gristmill.engine.observing.events import EventLog
+    from gristmill.engine.observing.observer import Observer, RunWatch, WorkerUse
     from gristmill.engine.parallel_run import ParallelRun
-    from gristmill.engine.pinning import Pin
-    from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.engine.pool.worker_pool import WorkerPool
 
 __all__ = ["NOT_READY", "Context", "JobUse", "NotReady", "Stopwatch", "Task", "run_tasks"]
 
@@ -132,9 +132,9 @@ def run_tasks(
     greeting 5
     """
     # Workers import this module for its classes, and need no scheduler.
-    from gristmill.engine.observer import Observer  # noqa: PLC0415
+    from gristmill.engine.observing.observer import Observer  # noqa: PLC0415
+    from gristmill.engine.observing.progress import choose_display  # noqa: PLC0415
     from gristmill.engine.parallel_run import Options, ParallelRun, find_length  # noqa: PLC0415
-    from gristmill.engine.progress import choose_display  # noqa: PLC0415
 
     options = Options(
         workers=workers,

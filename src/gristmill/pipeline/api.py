@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.engine.events import EventLog
+from gristmill.engine.observing.events import EventLog
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from gristmill.engine.pinning import Pin
+    from gristmill.engine.machine.pinning import Pin
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.run import RunResult
 

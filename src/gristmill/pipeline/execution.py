@@ -19,8 +19,8 @@ from gristmill.pipeline import work_folder
 from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
 from gristmill.pipeline.barriers.table import find_annotator, make_barrier
 from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.planning.sources.used_plugins import record_plugins
 from gristmill.pipeline.planning.units import Span
-from gristmill.pipeline.planning.used_plugins import record_plugins
 from gristmill.pipeline.publishing import journal, publish
 from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.stages.input_units import InputUnits
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gristmill.core.step import GlobalStep, LocalStep
-    from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.pipeline.barriers.base import BarrierOutcome
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
     from gristmill.pipeline.planning.split_stages import Stage
     from gristmill.pipeline.publishing.mixed_lane import MixedLane
     from gristmill.pipeline.stages.node_check import NodeCheck

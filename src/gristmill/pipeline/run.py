@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.quantities import format_count
+from gristmill.engine.machine.pinning import parse_pin
+from gristmill.engine.observing.progress import Activity
 from gristmill.engine.parallel_run import choose_num_workers, make_pool
-from gristmill.engine.pinning import parse_pin
-from gristmill.engine.progress import Activity
 from gristmill.engine.worker.job import make_import_job
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.execution import Execution
 from gristmill.pipeline.planning.notebook import render_result
 from gristmill.pipeline.planning.placement.in_process import Placement, find_death_in_process
 from gristmill.pipeline.planning.plan import make_plan
-from gristmill.pipeline.planning.python_records import has_python_records, spool_python_records
+from gristmill.pipeline.planning.sources.python_records import has_python_records, spool_python_records
 from gristmill.pipeline.publishing import journal
 from gristmill.pipeline.publishing.empty_datasets import list_empty_warnings
 from gristmill.pipeline.publishing.locked_output import lock_output
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
     from gristmill.core.recipe import Recipe
     from gristmill.engine.backends.ray import RaySettings
-    from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifests.manifest import Manifest

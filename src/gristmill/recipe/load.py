@@ -15,7 +15,7 @@ from gristmill.core.names import find_nearest
 from gristmill.core.numbers import parse_byte_size
 from gristmill.core.recipe import AUTO, Recipe, Source
 from gristmill.core.step import Step, check_choices
-from gristmill.pipeline.planning.used_plugins import name_missing_packages, read_recorded_plugins
+from gristmill.pipeline.planning.sources.used_plugins import name_missing_packages, read_recorded_plugins
 from gristmill.recipe.catalog import step_class
 from gristmill.recipe.overrides import apply_overrides
 from gristmill.recipe.yaml_tree import parse_yaml

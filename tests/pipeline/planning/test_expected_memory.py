@@ -8,7 +8,7 @@ import pytest
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill.core.recipe import Recipe
-from gristmill.engine import resources
+from gristmill.engine.machine import resources
 from gristmill.pipeline.planning import expected_memory
 from gristmill.pipeline.planning.expected_memory import expect_memory
 from gristmill.pipeline.planning.plan import make_plan

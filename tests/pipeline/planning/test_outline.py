@@ -7,7 +7,7 @@ from gristmill.core.recipe import Recipe
 from gristmill.pipeline.planning.expected_memory import ExpectedMemory
 from gristmill.pipeline.planning.outline import Outline
 from gristmill.pipeline.planning.plan import make_plan
-from gristmill.pipeline.planning.source_plan import UNPACK_BYTES
+from gristmill.pipeline.planning.sources.source_plan import UNPACK_BYTES
 from gristmill.steps.length import Length
 from gristmill.steps.limit import Limit
 from gristmill.steps.read import Read
@@ -65,7 +65,7 @@ def test_a_large_compressed_file_is_unpacked_first(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINE.encode() * 1000))
     assert _outline(tmp_path, read="a.jsonl.gz").sources[0].num_unpacked_files == 0
     assert UNPACK_BYTES > 1
-    monkeypatch.setattr("gristmill.pipeline.planning.source_plan.UNPACK_BYTES", 1)
+    monkeypatch.setattr("gristmill.pipeline.planning.sources.source_plan.UNPACK_BYTES", 1)
     [source] = _outline(tmp_path, read="a.jsonl.gz").sources
     assert source.num_unpacked_files == 1
     assert source.pieces_bytes >= (tmp_path / "a.jsonl.gz").stat().st_size

@@ -19,7 +19,7 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.steps import Tokenize
 from gristmill.steps.tokenize import kernel as kernels
 from gristmill.text.tokenizers import clear_engine_cache, fast, load_engine
-from gristmill.text.tokenizers.end_tokens import add_end_tokens
+from gristmill.text.tokenizers.special_tokens.end_tokens import add_end_tokens
 
 EOS = "<|endoftext|>"
 

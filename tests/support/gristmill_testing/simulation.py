@@ -9,11 +9,11 @@ from collections import deque
 from unittest import mock
 
 from gristmill.engine.backend import Died, Ready, Results, SetupFailed, Undecodable
-from gristmill.engine.observer import Observer
+from gristmill.engine.observing.observer import Observer
+from gristmill.engine.pool.worker_pool import WorkerPool
 from gristmill.engine.scheduler import Scheduler
 from gristmill.engine.worker.captured_error import CapturedError
 from gristmill.engine.worker.chunk import ChunkResults
-from gristmill.engine.worker_pool import WorkerPool
 
 MAX_WAITS = 20_000
 """A job of a few dozen items that waits more often than this does not end."""
@@ -33,7 +33,7 @@ class Clock:
     @contextlib.contextmanager
     def installed(self):
         with contextlib.ExitStack() as stack:
-            for module in ("failures", "job_workers", "worker_pool", "item_queue", "observer"):
+            for module in ("failures", "pool.job_workers", "pool.worker_pool", "item_queue", "observing.observer"):
                 stack.enter_context(mock.patch(f"gristmill.engine.{module}.monotonic", self))
             yield self
 

@@ -14,12 +14,12 @@ from gristmill.text.tokenizers import (
     clear_engine_cache,
     compare_engines,
     confirm_on_sample,
-    fast,
     find_tokenizer,
     load_engine,
     read_facts,
 )
 from gristmill.text.tokenizers.adversarial import make_adversarial_texts
+from gristmill.text.tokenizers.engines import fast
 
 WORD_PIECE = ("made_word_piece", "bert_base_cased")  # fastokens does not know it
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError, UsageError
-from gristmill.text.tokenizers import adversarial, compare_engines, find_tokenizer, load_decoder, load_engine, pieces
-from gristmill.text.tokenizers.engine import clear_engine_cache
+from gristmill.text.tokenizers import adversarial, compare_engines, find_tokenizer, load_decoder, load_engine
+from gristmill.text.tokenizers.engines import pieces
+from gristmill.text.tokenizers.engines.engine import clear_engine_cache
 
 TRAINED = "trained"
 FAST = [TRAINED, *(name for name in TOKENIZERS if name not in ("made_word_piece", "bert_base_cased"))]

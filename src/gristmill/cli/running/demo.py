@@ -11,7 +11,7 @@ from gristmill.cli.printing import quote_path, to_one_line
 from gristmill.cli.tables import print_books, print_lines, print_tokens
 from gristmill.core.errors import GristmillError
 from gristmill.core.quantities import format_bytes
-from gristmill.engine.progress import Activity
+from gristmill.engine.observing.progress import Activity
 from gristmill.pipeline.jobs.demo import DemoFolder, prepare_demo
 from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.pipeline.stages.options import RunOptions

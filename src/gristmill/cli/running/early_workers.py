@@ -25,9 +25,9 @@ from gristmill.storage.listing.patterns import expand_braces, is_wild
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gristmill.engine.pinning import Pin
+    from gristmill.engine.machine.pinning import Pin
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.engine.worker.job import Call
-    from gristmill.engine.worker_pool import WorkerPool
 
 BYTES_A_WORKER = 4 << 20
 """The input for which one more worker is started: a cell, as in the plan."""
@@ -86,7 +86,9 @@ def _list_loads(recipe: dict[str, Any], folder: Path) -> tuple[list[Call], list[
                 file = path / "tokenizer.json" if path.is_dir() else path
                 engine = options.get("engine")
                 if engine != "tokenizers":
-                    before.append(("gristmill.text.tokenizers.fast_loading", "begin_loading", {"path": str(file)}))
+                    before.append(
+                        ("gristmill.text.tokenizers.engines.fast_loading", "begin_loading", {"path": str(file)})
+                    )
                 specials_as_text = not is_chat and options.get("special_tokens_in_text") != "token"
                 arguments = {"folder": str(folder), "engine": engine, "specials_as_text": specials_as_text}
                 after.append(("gristmill.steps.tokenize.load_ahead", "load_ahead", {"tokenizer": name, **arguments}))

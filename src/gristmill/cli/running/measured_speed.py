@@ -8,7 +8,7 @@ import msgspec
 
 from gristmill.core.errors import StoppedError, UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.engine.events import EventLog
+from gristmill.engine.observing.events import EventLog
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.options import RunOptions
 

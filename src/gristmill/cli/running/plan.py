@@ -8,7 +8,7 @@ import click
 from gristmill.cli.options import endpoint_option, json_option, limit_option, recipe_argument
 from gristmill.cli.printing import again
 from gristmill.cli.tables import print_lines
-from gristmill.engine.progress import Activity
+from gristmill.engine.observing.progress import Activity
 from gristmill.pipeline.planning.cluster_estimate import estimate_cluster, parse_cluster
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.recipe.load import load_recipe

@@ -21,8 +21,8 @@ from gristmill.cli.options import (
 )
 from gristmill.cli.running.early_workers import start_workers_early
 from gristmill.core.errors import UsageError
-from gristmill.engine.events import EventLog
-from gristmill.engine.pinning import PINS, Pin
+from gristmill.engine.machine.pinning import PINS, Pin
+from gristmill.engine.observing.events import EventLog
 from gristmill.runtime.compute_functions import make_compute_functions_on_demand
 
 _MONITORS = ("terminal", "web")

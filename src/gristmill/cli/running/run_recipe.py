@@ -20,7 +20,7 @@ from gristmill.cli.tables import (
 )
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import runs_user_code
-from gristmill.engine.worker_pool import WorkerPool
+from gristmill.engine.pool.worker_pool import WorkerPool
 from gristmill.pipeline.planning.plan import Plan
 from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.pipeline.stages.options import RunOptions

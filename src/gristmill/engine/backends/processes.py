@@ -12,12 +12,12 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from gristmill.engine.backend import Forked
-from gristmill.engine.worker_process import LEAVE_SECONDS, start_process
+from gristmill.engine.processes.worker_process import LEAVE_SECONDS, start_process
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died, Event
+    from gristmill.engine.processes.worker_process import WorkerProcess
     from gristmill.engine.worker.binding import Place
-    from gristmill.engine.worker_process import WorkerProcess
 
 _POLL_SECONDS = 0.5  # where the system has no process descriptors
 

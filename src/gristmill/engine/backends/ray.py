@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ClusterError
 from gristmill.engine.backend import Died, RemoteUse
+from gristmill.engine.processes.worker_process import LEAVE_SECONDS, ONE_THREAD, STEADY_HEAP
 from gristmill.engine.ray_workers import cluster
 from gristmill.engine.ray_workers.actor_worker import JobFile
 from gristmill.engine.ray_workers.ray_worker import Actor, RayWorker
-from gristmill.engine.worker_process import LEAVE_SECONDS, ONE_THREAD, STEADY_HEAP
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import ClusterError
-from gristmill.engine import resources
+from gristmill.engine.machine import resources
 from gristmill.engine.worker import wire
 from gristmill.engine.worker.job_runner import JobRunner
 from gristmill.engine.worker.recorder import Recorder, create_recording

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.errors import ClusterError
 from gristmill.engine.backend import Died, Ready, SetupFailed
+from gristmill.engine.processes.received_events import decode_event
 from gristmill.engine.ray_workers import cluster
-from gristmill.engine.received_events import decode_event
 from gristmill.engine.worker import wire
 
 if TYPE_CHECKING:

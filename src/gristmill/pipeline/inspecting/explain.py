@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gristmill.core.step import GlobalStep, LocalStep
     from gristmill.pipeline.planning.input_positions import InputPosition
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
 
 KEPT, CHANGED, DROPPED, QUARANTINED, NOT_KNOWN, NOT_TRIED = (
     "kept",

@@ -16,7 +16,7 @@ from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.names import find_nearest
 from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, TEXT, SourceFile
 from gristmill.pipeline.planning.input_positions import parse_positions
-from gristmill.pipeline.planning.used_plugins import name_missing_packages
+from gristmill.pipeline.planning.sources.used_plugins import name_missing_packages
 from gristmill.shards.dataset import Origin
 from gristmill.steps.read import CELL_BYTES, Read, file_format, open_reader, plan_schema
 from gristmill.storage.files import read_version

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
+from gristmill.engine.observing.progress import Activity
 from gristmill.engine.parallel_map import parallel_map
-from gristmill.engine.progress import Activity
 from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
 from gristmill.steps.read import Read
 from gristmill.storage.commit import make_folder, write_file

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.core.records import SourceFile
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.engine.tasks import Context
-    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.shards.manifests.manifest import Manifest

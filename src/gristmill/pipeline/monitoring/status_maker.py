@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import structs
 
-from gristmill.engine import resources
+from gristmill.engine.machine import resources
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.monitoring.bottleneck import find_bottleneck
 from gristmill.pipeline.monitoring.run_status import MAX_WORKERS, EndedJob, RunStatus, WorkerStatus
@@ -22,8 +22,8 @@ from gristmill.pipeline.monitoring.run_status import MAX_WORKERS, EndedJob, RunS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gristmill.engine.job_workers import JobWorkers, PooledWorker
-    from gristmill.engine.observer import Observer
+    from gristmill.engine.observing.observer import Observer
+    from gristmill.engine.pool.job_workers import JobWorkers, PooledWorker
     from gristmill.engine.tasks import Stopwatch
 
 _RATE_SECONDS = 15.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gristmill.core.quantities import format_bytes, format_count
-from gristmill.engine.resources import count_usable_workers, read_memory_available
+from gristmill.engine.machine.resources import count_usable_workers, read_memory_available
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

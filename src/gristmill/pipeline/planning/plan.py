@@ -22,12 +22,12 @@ from gristmill.pipeline.planning.compatibility import (
 from gristmill.pipeline.planning.notebook import render_text
 from gristmill.pipeline.planning.outline import Outline, SourceOutline, propose_unit_bytes
 from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
-from gristmill.pipeline.planning.python_records import sample_python_records
-from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
+from gristmill.pipeline.planning.sources.python_records import sample_python_records
+from gristmill.pipeline.planning.sources.source_draft import StepResolver, draft_source, plan_source
+from gristmill.pipeline.planning.sources.unite_sources import unite_sources
+from gristmill.pipeline.planning.sources.used_plugins import describe_packages, find_used_plugins
 from gristmill.pipeline.planning.stores import check_output_store, check_work_place, choose_stores
-from gristmill.pipeline.planning.unite_sources import unite_sources
 from gristmill.pipeline.planning.units import UNIT_BYTES, can_cut_cells, choose_cut
-from gristmill.pipeline.planning.used_plugins import describe_packages, find_used_plugins
 from gristmill.pipeline.work_folder import check_writable
 from gristmill.runtime.loaded_content import TOKENIZER, forget_content
 from gristmill.shards.formats.shard_format import open_encoder
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.step import Step
-    from gristmill.engine.pinning import Pin
-    from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.engine.machine.pinning import Pin
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.pipeline.planning.expected_memory import ExpectedMemory
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
     from gristmill.pipeline.planning.units import UnitCut
     from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
     from gristmill.steps.read import Read

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import QuarantinedRecord, SourceFile
     from gristmill.core.step import LocalStep
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.engine.tasks import Context
-    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.steps.read import Read
 
 OutcomeAndNotes = tuple["SampleOutcome", list[str]]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gristmill.core.step import LocalStep
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.engine.tasks import Context
-    from gristmill.engine.worker_pool import WorkerPool
 
 TRIAL_SECONDS = 30.0
 

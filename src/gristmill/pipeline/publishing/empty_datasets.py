@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
     from gristmill.shards.manifests.manifest import Manifest
 
 

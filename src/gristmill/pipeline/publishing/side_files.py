@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
     from gristmill.pipeline.publishing.file_placer import FilePlacer
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.shards.manifests.stored_files import Shard

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.step import Step
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
 
 
 def compile_ahead(plan: Plan, tell: Callable[[str], object]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import SourceFile
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
     from gristmill.pipeline.planning.units import Span
     from gristmill.pipeline.stages.runner import StageRunner
     from gristmill.pipeline.stages.stage_context import StageContext

@@ -19,7 +19,7 @@ from gristmill.storage.locations import Location, measure_file, parse_location
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
 
 _HELP = "mount the same file system on every node, or put inputs and output on an object store"
 

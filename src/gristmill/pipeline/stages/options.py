@@ -12,8 +12,8 @@ from gristmill.engine.parallel_run import Options
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from gristmill.engine.events import EventLog
-    from gristmill.engine.pinning import Pin
+    from gristmill.engine.machine.pinning import Pin
+    from gristmill.engine.observing.events import EventLog
     from gristmill.pipeline.monitoring.views import StatusView
     from gristmill.pipeline.stages.stage_context import StepWatch
 

@@ -18,9 +18,9 @@ from gristmill.pipeline.work_folder import STATUS
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
-    from gristmill.engine.events import EventLog
-    from gristmill.engine.job_workers import JobWorkers
-    from gristmill.engine.observer import Observer
+    from gristmill.engine.observing.events import EventLog
+    from gristmill.engine.observing.observer import Observer
+    from gristmill.engine.pool.job_workers import JobWorkers
     from gristmill.pipeline.monitoring.run_status import RunStatus
     from gristmill.pipeline.monitoring.status_maker import StatusMaker
     from gristmill.pipeline.monitoring.views import StatusView
@@ -35,7 +35,7 @@ _log = logging.getLogger("gristmill")
 
 
 class ProgressWatch:
-    """Writes and shows the status of a run, and tells when nothing moves (`engine.observer.RunWatch`)."""
+    """Writes and shows the status of a run, and tells when nothing moves (`engine.observing.observer.RunWatch`)."""
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     import msgspec
 
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.engine.tasks import NotReady, Task
-    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.receipt_log.receipts import Receipts

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import NotReady
     from gristmill.pipeline.planning.packed_list import PackedList
-    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import UnitInput
 
@@ -67,7 +67,7 @@ class StageUnit:
 def list_units(units: Iterable[StageUnit] = ()) -> UnitList:
     """Make a list of units that takes little memory."""
     from gristmill.pipeline.planning.packed_list import PackedList  # noqa: PLC0415  (workers need neither)
-    from gristmill.pipeline.planning.source_plan import SourcePlan  # noqa: PLC0415
+    from gristmill.pipeline.planning.sources.source_plan import SourcePlan  # noqa: PLC0415
 
     return PackedList(units, shared_types=(SourceFile, SourcePlan))
 

@@ -33,7 +33,7 @@ from gristmill.text.tokenizers import (
     load_engine,
     read_byte_lengths,
 )
-from gristmill.text.tokenizers.reference import ReferenceEngine
+from gristmill.text.tokenizers.engines.reference import ReferenceEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

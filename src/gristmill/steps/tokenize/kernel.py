@@ -17,7 +17,7 @@ from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, TEXT, StepResult, d
 from gristmill.core.seeds import hash_bound, hash_origins
 from gristmill.core.texts import Texts
 from gristmill.text.tokenizers import REFERENCE, Engine, SpecialLiterals, compare_engines, id_type, load_engine
-from gristmill.text.tokenizers.end_tokens import add_end_tokens
+from gristmill.text.tokenizers.special_tokens.end_tokens import add_end_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gristmill.text.tokenizers import find_tokenizer, load_engine
-from gristmill.text.tokenizers.engine import FAST, REFERENCE
+from gristmill.text.tokenizers.engines.engine import FAST, REFERENCE
 
 
 def load_ahead(tokenizer: str, folder: str, engine: str | None, *, specials_as_text: bool) -> None:

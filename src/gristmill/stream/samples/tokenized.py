@@ -23,7 +23,7 @@ from gristmill.stream.batches.kernels import (
     ADDRESS_COLUMNS,
 )
 from gristmill.text.tokenizers import AUTO, choose_engine, find_tokenizer, load_engine, read_facts
-from gristmill.text.tokenizers.end_tokens import add_end_tokens
+from gristmill.text.tokenizers.special_tokens.end_tokens import add_end_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.shapes import TOOL, USER, NotAChat
-from gristmill.text.tokenizers.special_literals import MAX_BEGINNINGS, find_beginnings
+from gristmill.text.tokenizers.special_tokens.special_literals import MAX_BEGINNINGS, find_beginnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

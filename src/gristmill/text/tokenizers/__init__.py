@@ -5,18 +5,18 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gristmill.text.tokenizers.byte_lengths import ByteLengths, read_byte_lengths, read_token_bytes
     from gristmill.text.tokenizers.check_tokenizer import TokenizerReport, id_type
     from gristmill.text.tokenizers.choose import AUTO, EngineChoice, choose_engine, confirm_on_sample
-    from gristmill.text.tokenizers.control_tokens import PlainTextEngine, find_unmarked_controls
     from gristmill.text.tokenizers.decoder import TextDecoder, load_decoder
-    from gristmill.text.tokenizers.engine import ENGINES, REFERENCE, Engine, clear_engine_cache, load_engine
+    from gristmill.text.tokenizers.engines.engine import ENGINES, REFERENCE, Engine, clear_engine_cache, load_engine
     from gristmill.text.tokenizers.facts import TokenizerFacts, read_facts
     from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
     from gristmill.text.tokenizers.parity import Mismatch, compare_engines
-    from gristmill.text.tokenizers.special_literals import SpecialLiterals
-    from gristmill.text.tokenizers.special_pattern import compile_special_pattern
+    from gristmill.text.tokenizers.special_tokens.control_tokens import PlainTextEngine, find_unmarked_controls
+    from gristmill.text.tokenizers.special_tokens.special_literals import SpecialLiterals
+    from gristmill.text.tokenizers.special_tokens.special_pattern import compile_special_pattern
     from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
+    from gristmill.text.tokenizers.words.byte_lengths import ByteLengths, read_byte_lengths, read_token_bytes
 
 __all__ = [
     "AUTO",
@@ -51,31 +51,31 @@ __all__ = [
 
 _HOMES = {
     "AUTO": "gristmill.text.tokenizers.choose",
-    "ENGINES": "gristmill.text.tokenizers.engine",
-    "REFERENCE": "gristmill.text.tokenizers.engine",
-    "ByteLengths": "gristmill.text.tokenizers.byte_lengths",
+    "ENGINES": "gristmill.text.tokenizers.engines.engine",
+    "REFERENCE": "gristmill.text.tokenizers.engines.engine",
+    "ByteLengths": "gristmill.text.tokenizers.words.byte_lengths",
     "TextDecoder": "gristmill.text.tokenizers.decoder",
-    "Engine": "gristmill.text.tokenizers.engine",
+    "Engine": "gristmill.text.tokenizers.engines.engine",
     "EngineChoice": "gristmill.text.tokenizers.choose",
     "Mismatch": "gristmill.text.tokenizers.parity",
-    "PlainTextEngine": "gristmill.text.tokenizers.control_tokens",
-    "SpecialLiterals": "gristmill.text.tokenizers.special_literals",
+    "PlainTextEngine": "gristmill.text.tokenizers.special_tokens.control_tokens",
+    "SpecialLiterals": "gristmill.text.tokenizers.special_tokens.special_literals",
     "TokenizerFacts": "gristmill.text.tokenizers.facts",
     "TokenizerFiles": "gristmill.text.tokenizers.files",
     "TokenizerReport": "gristmill.text.tokenizers.check_tokenizer",
     "choose_engine": "gristmill.text.tokenizers.choose",
-    "clear_engine_cache": "gristmill.text.tokenizers.engine",
+    "clear_engine_cache": "gristmill.text.tokenizers.engines.engine",
     "compare_engines": "gristmill.text.tokenizers.parity",
-    "compile_special_pattern": "gristmill.text.tokenizers.special_pattern",
+    "compile_special_pattern": "gristmill.text.tokenizers.special_tokens.special_pattern",
     "confirm_on_sample": "gristmill.text.tokenizers.choose",
     "find_tokenizer": "gristmill.text.tokenizers.files",
-    "find_unmarked_controls": "gristmill.text.tokenizers.control_tokens",
+    "find_unmarked_controls": "gristmill.text.tokenizers.special_tokens.control_tokens",
     "id_type": "gristmill.text.tokenizers.check_tokenizer",
     "load_decoder": "gristmill.text.tokenizers.decoder",
-    "load_engine": "gristmill.text.tokenizers.engine",
-    "read_byte_lengths": "gristmill.text.tokenizers.byte_lengths",
+    "load_engine": "gristmill.text.tokenizers.engines.engine",
+    "read_byte_lengths": "gristmill.text.tokenizers.words.byte_lengths",
     "read_facts": "gristmill.text.tokenizers.facts",
-    "read_token_bytes": "gristmill.text.tokenizers.byte_lengths",
+    "read_token_bytes": "gristmill.text.tokenizers.words.byte_lengths",
     "save_tokenizer": "gristmill.text.tokenizers.train",
     "train_bpe": "gristmill.text.tokenizers.train",
 }

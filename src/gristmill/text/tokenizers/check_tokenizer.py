@@ -9,13 +9,13 @@ import msgspec
 
 from gristmill.text.tokenizers.adversarial import make_adversarial_texts
 from gristmill.text.tokenizers.choose import AUTO, choose_engine, choose_reference
-from gristmill.text.tokenizers.engine import FAST, REFERENCE, load_engine
+from gristmill.text.tokenizers.engines.engine import FAST, REFERENCE, load_engine
 from gristmill.text.tokenizers.parity import compare_engines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gristmill.text.tokenizers.engine import Engine
+    from gristmill.text.tokenizers.engines.engine import Engine
     from gristmill.text.tokenizers.files import TokenizerFiles
 
 _REFERENCE_BYTES = 1 << 20

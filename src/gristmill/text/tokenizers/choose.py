@@ -15,7 +15,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.storage.user_cache.plan_cache import recall, remember
 from gristmill.text.tokenizers.adversarial import make_adversarial_texts
-from gristmill.text.tokenizers.engine import FAST, REFERENCE, Engine, engine_version, load_engine
+from gristmill.text.tokenizers.engines.engine import FAST, REFERENCE, Engine, engine_version, load_engine
 from gristmill.text.tokenizers.files import TokenizerFiles
 from gristmill.text.tokenizers.parity import compare_engines
 

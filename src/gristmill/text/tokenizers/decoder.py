@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from gristmill.text.tokenizers.byte_lengths import list_byte_characters
-from gristmill.text.tokenizers.engine import load_engine
+from gristmill.text.tokenizers.engines.engine import load_engine
+from gristmill.text.tokenizers.words.byte_lengths import list_byte_characters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

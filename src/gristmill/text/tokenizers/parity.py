@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gristmill.text.tokenizers.engine import Engine
+    from gristmill.text.tokenizers.engines.engine import Engine
 
 _IDS_AROUND = 8
 _CHARS_AROUND = 60

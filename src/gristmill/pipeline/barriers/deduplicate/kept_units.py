@@ -24,7 +24,7 @@ from gristmill.pipeline.barriers.deduplicate.documents import DOCUMENT
 from gristmill.pipeline.barriers.deduplicate.record_files import DIGEST, KEY, RecordWriter, view_partitioned
 from gristmill.pipeline.barriers.deduplicate.sign import NUM_RANGES, DocumentSigner, SignResult
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.planning.source_plan import SourcePlan
+from gristmill.pipeline.planning.sources.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
 from gristmill.pipeline.stages.outputs.split_files import Annotation, open_stem
 from gristmill.pipeline.stages.stored import ShardInput

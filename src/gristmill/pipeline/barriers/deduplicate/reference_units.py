@@ -10,7 +10,7 @@ from gristmill.core.books import add_books
 from gristmill.pipeline.barriers.deduplicate.barrier_units import collect_barrier_units
 from gristmill.pipeline.barriers.deduplicate.kept_units import find_kept_units
 from gristmill.pipeline.barriers.deduplicate.sign import DocumentSigner
-from gristmill.pipeline.planning.source_plan import SourcePlan
+from gristmill.pipeline.planning.sources.source_plan import SourcePlan
 from gristmill.pipeline.planning.split_stages import Stage
 from gristmill.pipeline.stages.input_units import InputUnits
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams

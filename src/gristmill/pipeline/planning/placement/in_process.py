@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
-    from gristmill.engine.pinning import Pin
+    from gristmill.engine.machine.pinning import Pin
     from gristmill.storage.locations import Location
 
 MAX_IN_PROCESS_BYTES = 8 << 20

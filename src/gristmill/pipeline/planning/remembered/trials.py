@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gristmill.core.step import LocalStep
-    from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.pipeline.planning.sample import OutcomeAndNotes, SampleTrial
 
 _KIND = "trial"

@@ -1,0 +1,1 @@
+"""What this machine gives a job: its cores, its memory, and which worker may use which."""

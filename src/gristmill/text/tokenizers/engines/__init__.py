@@ -1,0 +1,1 @@
+"""The two engines behind one protocol: the fast one and the reference."""

@@ -1,0 +1,1 @@
+"""Words whose ids are remembered, and the bytes behind ids."""

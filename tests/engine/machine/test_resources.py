@@ -1,0 +1,237 @@
+"""Cores and memory as the kernel's limits have them, from control groups made up for the test."""
+
+import math
+import os
+
+import pytest
+
+from gristmill.engine.machine import resources
+
+GIB = 1 << 30
+
+
+class World:
+    """A fake /proc and a fake /sys/fs/cgroup."""
+
+    def __init__(self, root):
+        self.proc = root / "proc"
+        self.cgroups = root / "cgroup"
+        (self.proc / "self").mkdir(parents=True)
+        self.cgroups.mkdir()
+
+    def is_in(self, *lines):
+        (self.proc / "self/cgroup").write_text("\n".join(lines) + "\n")
+
+    def group(self, path, **files):
+        folder = self.cgroups / path
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name.replace("_", ".", 1)).write_text(f"{text}\n")
+
+    def quota(self):
+        return resources.read_cpu_quota(self.proc, self.cgroups)
+
+    def limit(self):
+        return resources.read_memory_limit(self.proc, self.cgroups)
+
+    def available(self):
+        return resources.read_memory_available(self.proc, self.cgroups)
+
+    def kills(self):
+        return resources.count_oom_kills(self.proc, self.cgroups)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    monkeypatch.setattr(resources, "_read_machine_memory", lambda: (64 * GIB, 48 * GIB))
+    return World(tmp_path)
+
+
+def test_no_control_groups_at_all(world):
+    assert world.quota() == math.inf
+    assert world.limit() == 64 * GIB
+    assert world.available() == 48 * GIB
+    assert world.kills() == 0
+
+
+def test_v2_limits(world):
+    world.is_in("0::/jobs/mine")
+    world.group(
+        "jobs/mine",
+        cpu_max="150000 100000",
+        memory_max=8 * GIB,
+        memory_current=3 * GIB,
+        memory_stat=f"anon {2 * GIB}\ninactive_file {GIB}",
+        memory_events="low 0\noom 2\noom_kill 2",
+    )
+    assert world.quota() == 1.5
+    assert world.limit() == 8 * GIB
+    assert world.available() == 6 * GIB  # the page cache can be dropped
+    assert world.kills() == 2
+
+
+def test_v2_without_limits(world):
+    world.is_in("0::/jobs/mine")
+    world.group("jobs/mine", cpu_max="max 100000", memory_max="max", memory_current=3 * GIB, memory_events="oom_kill 0")
+    assert world.quota() == math.inf
+    assert world.limit() == 64 * GIB
+    assert world.available() == 48 * GIB
+
+
+def test_v2_limits_of_ancestors_count(world):
+    """A pod may be limited where its containers are not."""
+    world.is_in("0::/pod/container/process")
+    world.group(
+        "pod", cpu_max="50000 100000", memory_max=4 * GIB, memory_current=3 * GIB, memory_stat="inactive_file 0"
+    )
+    world.group("pod/container", cpu_max="max 100000", memory_max=16 * GIB, memory_current=GIB, memory_stat="anon 1")
+    world.group("pod/container/process", cpu_max="200000 100000", memory_max="max", memory_current=GIB)
+    assert world.quota() == 0.5
+    assert world.limit() == 4 * GIB
+    assert world.available() == GIB
+
+
+def test_v1_limits(world):
+    world.is_in("5:cpu,cpuacct:/docker/ab", "4:memory:/docker/ab", "1:name=systemd:/docker/ab")
+    world.group("cpu,cpuacct/docker/ab", cpu_cfs_quota_us=250000, cpu_cfs_period_us=100000)
+    world.group(
+        "memory/docker/ab",
+        memory_limit_in_bytes=2 * GIB,
+        memory_usage_in_bytes=GIB,
+        memory_stat=f"cache 5\ntotal_inactive_file {GIB // 2}",
+        memory_oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 3",
+    )
+    assert world.quota() == 2.5
+    assert world.limit() == 2 * GIB
+    assert world.available() == 2 * GIB - GIB // 2
+    assert world.kills() == 3
+
+
+def test_v1_linked_by_the_controllers_own_name(world):
+    world.is_in("5:cpu,cpuacct:/docker/ab")
+    world.group("cpu/docker/ab", cpu_cfs_quota_us=300000, cpu_cfs_period_us=100000)
+    assert world.quota() == 3.0
+
+
+def test_v1_without_limits(world):
+    """No limit is a number near 2^63, and a quota of -1."""
+    world.is_in("5:cpu:/a", "4:memory:/a")
+    world.group("cpu/a", cpu_cfs_quota_us=-1, cpu_cfs_period_us=100000)
+    world.group("memory/a", memory_limit_in_bytes=9223372036854771712, memory_usage_in_bytes=GIB, memory_stat="cache 1")
+    assert world.quota() == math.inf
+    assert world.limit() == 64 * GIB
+    assert world.available() == 48 * GIB
+
+
+def test_v1_limits_of_ancestors_count(world):
+    world.is_in("4:memory:/a/b/c")
+    for path, limit, usage in [("a", 8, 7), ("a/b", 4, 2), ("a/b/c", 16, 1)]:
+        world.group(
+            f"memory/{path}",
+            memory_limit_in_bytes=limit * GIB,
+            memory_usage_in_bytes=usage * GIB,
+            memory_stat="total_inactive_file 0",
+        )
+    assert world.limit() == 4 * GIB
+    assert world.available() == GIB
+
+
+def test_path_of_the_host_inside_a_container(world):
+    """The path leads nowhere here; what is mounted at the root is our own group."""
+    world.is_in("4:memory:/docker/of-the-host", "0::/../../elsewhere")
+    world.group("memory", memory_limit_in_bytes=GIB, memory_usage_in_bytes=0, memory_stat="cache 1")
+    assert world.limit() == GIB
+
+
+def test_hybrid_of_v1_and_v2(world):
+    world.is_in("4:memory:/a", "0::/b")
+    world.group("memory/a", memory_limit_in_bytes=3 * GIB, memory_usage_in_bytes=GIB, memory_stat="cache 1")
+    world.group("unified/b", cpu_max="100000 100000")
+    assert world.limit() == 3 * GIB
+    assert world.quota() == 1.0
+
+
+def test_more_used_than_allowed_is_no_room(world):
+    world.is_in("0::/a")
+    world.group("a", memory_max=GIB, memory_current=2 * GIB, memory_stat="inactive_file 0")
+    assert world.available() == 0
+
+
+def test_kernel_without_group_counts_says_it_for_the_machine(world):
+    (world.proc / "vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
+    assert world.kills() == 7
+
+
+def test_innermost_group_counts_its_own_kills(world):
+    world.is_in("0::/a/b")
+    world.group("a", memory_events="oom_kill 9")
+    world.group("a/b", memory_events="oom_kill 1")
+    assert world.kills() == 1
+
+
+@pytest.mark.parametrize("text", ["", "0::/", "0::/gone", "4:memory:/gone", "1:name=systemd:/"])
+def test_groups_that_say_nothing(world, text):
+    (world.proc / "self/cgroup").write_text(text)
+    assert world.limit() == 64 * GIB
+    assert world.quota() == math.inf
+    assert world.kills() == 0
+
+
+@pytest.mark.parametrize(
+    ("cpus", "cores", "quota", "expected"),
+    [
+        (8, 4, math.inf, 4),
+        (2, 4, math.inf, 2),
+        (8, 8, 1.5, 2),
+        (8, 8, 0.1, 1),
+        (64, 32, 10.0, 10),
+        (1, 1, math.inf, 1),
+        (4, 0, math.inf, 1),
+    ],
+)
+def test_number_of_workers_is_the_smallest(cpus, cores, quota, expected):
+    assert resources.choose_num_workers(cpus, cores, quota) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity here")
+def test_usable_cpus_follow_the_affinity():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert resources.find_usable_cpus() == [min(before)]
+        assert resources.count_physical_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert sorted(resources.find_usable_cpus()) == sorted(before)
+
+
+def test_hyperthreads_come_last(tmp_path, monkeypatch):
+    """One of each physical core first, so that two pinned workers do not share one."""
+    for cpu, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        folder = tmp_path / f"cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    monkeypatch.setattr(resources, "_CPUS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    cpus = resources.find_usable_cpus()
+    assert set(cpus[:2]) == {0, 1}
+    assert set(cpus[2:]) == {2, 3}
+    assert resources.count_physical_cores() == 2
+
+
+def test_size_and_time_of_a_process():
+    assert resources.read_process_bytes(os.getpid()) > 1 << 20
+    assert resources.read_process_cpu_seconds(os.getpid()) > 0
+
+
+def test_process_that_is_gone_has_no_size():
+    assert resources.read_process_bytes(2**22 + 17) == 0
+    assert resources.read_process_cpu_seconds(2**22 + 17) == 0
+
+
+def test_this_machine_makes_sense():
+    assert 0 < resources.read_memory_limit() <= 1 << 50
+    assert 0 <= resources.read_memory_available() <= resources.read_memory_limit()
+    assert resources.read_cpu_quota() > 0
+    assert resources.count_oom_kills() >= 0
+    assert resources.count_physical_cores() >= 1
