@@ -18,10 +18,10 @@ from gristmill.cli.main import main
 from gristmill.core.errors import RemoteStoreError, SourceChangedError, StoreRefusedError, UsageError
 from gristmill.storage.files import open_input, read_version
 from gristmill.storage.listing.paths import find_files
-from gristmill.storage.stores import requests
-from gristmill.storage.stores.open_store import forget_stores
+from gristmill.storage.stores import object_store, requests
+from gristmill.storage.stores.open_store import forget_stores, open_store
 from gristmill.storage.stores.reopened_stream import ReopenedStream
-from gristmill.storage.stores.requests import ask_store
+from gristmill.storage.stores.requests import TRIES, TRIES_UNREACHED, ask_store
 
 pytest.importorskip("obstore")
 moto_server = pytest.importorskip("moto.server")
@@ -306,3 +306,30 @@ def test_wrong_use_is_not_tried_again(no_waits):
     with pytest.raises(StoreRefusedError, match="bad address"):
         ask_store("odd://x", fails)
     assert no_waits == []
+
+
+def test_a_store_that_has_answered_and_is_away_for_a_while_is_asked_as_often_as_a_broken_one(no_waits):
+    def refuse():
+        raise ConnectionRefusedError("connection refused")
+
+    with pytest.raises(RemoteStoreError, match="cannot be reached"):
+        ask_store("odd://x", refuse)
+    num_waits = len(no_waits)
+    with pytest.raises(RemoteStoreError, match="cannot be reached"):
+        ask_store("odd://x", refuse, has_answered=True)
+    assert (num_waits, len(no_waits) - num_waits) == (TRIES_UNREACHED - 1, TRIES - 1)
+
+
+def test_a_bucket_knows_that_its_store_has_answered(proxy, monkeypatch):
+    asked = []
+
+    def ask(url, request, tries=TRIES, *, has_answered=False):
+        asked.append(has_answered)
+        return request()
+
+    monkeypatch.setattr(object_store, "ask_store", ask)
+    store, key = open_store("s3://faulty/large.bin")
+    assert store.read(key, 0, 4) == CONTENT[:4]
+    assert asked[-1] is False
+    store.read(key, 0, 4)
+    assert asked[-1] is True

@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -250,9 +250,14 @@ print([row for step in zip(*(rows[rank] for rank in range(4))) for batch in step
 """
 
 
+@contextmanager
 def start_job(remote, cache_bytes, rows=96):
     words = [sys.executable, "-c", RANKS, remote.url, str(remote.cache), str(cache_bytes), str(rows)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            yield job
+        finally:
+            job.kill()
 
 
 def test_two_jobs_of_four_ranks_share_a_cache_and_one_is_killed(remote, oracle):
@@ -265,7 +270,6 @@ def test_two_jobs_of_four_ranks_share_a_cache_and_one_is_killed(remote, oracle):
         killed.stdout.readline()
         for job in (first, second):
             assert json.loads(job.stdout.read().partition("\n")[2]) == oracle[:96]
-        killed.send_signal(signal.SIGKILL)
     known_checksums = set(remote().reader.table.blocks.checksums.tolist())
     for path in cached_blocks(remote.cache):
         assert xxhash.xxh3_64_intdigest(path.read_bytes()) in known_checksums

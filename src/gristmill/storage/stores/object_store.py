@@ -47,6 +47,7 @@ class ObjectStore:
         self._options = options
         self._protocol, _, bucket = self._root.rstrip("/").partition("://")
         self._bucket = bucket
+        self._has_answered = False
 
     def url(self, key: str) -> str:
         return self._root + key
@@ -235,7 +236,9 @@ class ObjectStore:
                     raise FileNotFoundError(f"{self._root}: there is no such bucket") from error
                 raise
 
-        return ask_store(self.url(key), make_request, tries)
+        answer = ask_store(self.url(key), make_request, tries, has_answered=self._has_answered)
+        self._has_answered = True
+        return answer
 
     @cached_property
     def _library(self) -> Any:

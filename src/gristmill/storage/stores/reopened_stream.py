@@ -54,7 +54,7 @@ class ReopenedStream(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         num_bytes = None if size is None or size < 0 else size
-        data = ask_store(self._url, lambda: self._read_here(num_bytes))
+        data = ask_store(self._url, lambda: self._read_here(num_bytes), has_answered=True)
         self._position += len(data)
         return data
 

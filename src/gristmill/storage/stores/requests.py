@@ -3,9 +3,9 @@
 A request that fails because of the connection (a reset, a timeout, a busy or broken server) is made up to `TRIES`
 times, with waits that double from half a second to four: 20 seconds in all. Each wait is up to a half longer or
 shorter, so that many workers do not come back together. If every second connection breaks, 400 of 100,000 requests
-still fail after that. If the store cannot be reached at all, because its name is unknown or the connection was refused,
-`TRIES_UNREACHED` attempts are made. An answer that will not change (no such file, no permission, no credentials) is
-final.
+still fail after that. If a store that has never answered cannot be reached at all, because its name is unknown or the
+connection was refused, `TRIES_UNREACHED` attempts are made: most likely its address is wrong. An answer that will not
+change (no such file, no permission, no credentials) is final.
 
 Each library raises its own errors for all this. The kind of an error is recognized by its builtin base, its HTTP status
 or its name, so none of the libraries is imported here.
@@ -76,8 +76,10 @@ _CHECK_NETWORK = "check the network and the address; the same command resumes, f
 _CHECK_RIGHTS = "check the credentials: they must allow listing and reading"
 
 
-def ask_store(url: str, request: Callable[[], T], tries: int = TRIES) -> T:
+def ask_store(url: str, request: Callable[[], T], tries: int = TRIES, *, has_answered: bool = False) -> T:
     """Make a request and return its result; retry while that may help, up to `tries` attempts.
+
+    With `has_answered` the store is known to exist: not to reach it is a passing fault, like a reset.
 
     Raises:
         FileNotFoundError: There is no such file, folder or bucket.
@@ -98,7 +100,7 @@ def ask_store(url: str, request: Callable[[], T], tries: int = TRIES) -> T:
             if refusal is not None:
                 raise refusal from error
             is_unreached = _is_unreached(error)
-            if attempt >= min(tries, TRIES_UNREACHED if is_unreached else TRIES):
+            if attempt >= min(tries, TRIES_UNREACHED if is_unreached and not has_answered else TRIES):
                 raise _make_unanswered_error(url, error, attempt, is_unreached=is_unreached) from error
             pause = wait * random.uniform(0.5, 1.5)
             _log.warning("%s: %s; trying again in %.1f s", redact(url), _take_first_line(error), pause)
