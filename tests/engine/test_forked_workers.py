@@ -1,6 +1,7 @@
 """Workers that one of them forks after it has imported what all need: all are children of this process."""
 
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -36,6 +37,16 @@ def note_process():
 def note_process_and_start_thread():
     note_process()
     threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+def refuse(*_):
+    raise OSError(errno.EAGAIN, "no more of these")
+
+
+def note_process_and_refuse(name):
+    """Let a function of `os` that forking needs fail: without /proc, open files or processes that are left."""
+    note_process()
+    setattr(os, name, refuse)
 
 
 def die_once(folder):
@@ -106,13 +117,18 @@ def test_one_process_imports_for_all(tmp_path, runs_user_code):
     assert not any(map(is_alive, pids))
 
 
-@pytest.mark.parametrize("prepare", [note_process_and_start_thread, None], ids=["threads", "death"])
-def test_workers_start_as_usual_where_one_cannot_fork(tmp_path, prepare):
-    prepare = prepare or partial(die_once, tmp_path)
-    with start_pool(prepare) as pool:
+REFUSALS = [partial(note_process_and_refuse, name) for name in ("listdir", "pipe", "fork")]
+
+
+@pytest.mark.parametrize(
+    "prepare", [note_process_and_start_thread, *REFUSALS, None], ids=["threads", "proc", "pipes", "processes", "death"]
+)
+def test_workers_start_as_usual_where_one_cannot_fork(tmp_path, capfd, prepare):
+    with start_pool(prepare or partial(die_once, tmp_path)) as pool:
         workers = run(pool, describe_process, tmp_path / "met")
     assert len({pid for pid, _, _, _ in workers}) == 3
-    assert sum(origin != 0 for _, _, _, origin in workers) == (prepare is note_process_and_start_thread)
+    assert sum(origin != 0 for _, _, _, origin in workers) == (prepare is not None)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_process_that_hangs_before_it_forks_is_replaced(tmp_path, monkeypatch):

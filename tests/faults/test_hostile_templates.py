@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import sys
+from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +22,7 @@ from gristmill.pipeline.inspecting.explain import explain
 from gristmill.steps import Read, Render, Write
 from gristmill.steps.render import resolved_render as render_chats
 from gristmill.text.chats import jinja as jinja_door
+from gristmill.text.chats import template_limits
 from gristmill.text.chats.template_limits import TemplateLimits, TemplateTimeout
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
@@ -88,6 +92,13 @@ def test_every_kind_meets_its_limit(name):
         jinja_door.ChatTemplate({**SLOW, **LARGE, **FAILING}[name], {}).render([])
     assert psutil.Process().memory_info().rss < memory + (400 << 20)
     assert signal.getitimer(signal.ITIMER_REAL) == signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
+def test_memory_is_limited_without_proc(monkeypatch):
+    monkeypatch.setattr(template_limits, "_measure_data_bytes", partial(Path.read_text, Path("/missing/status")))
+    with TemplateLimits(max_growth_bytes=200 << 20), pytest.raises(MemoryError):
+        jinja_door.ChatTemplate(LARGE["constant width"], {}).render([])
 
 
 @pytest.mark.parametrize("name", ["constant power", "loops"])

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 
 import pytest
 
@@ -227,6 +228,15 @@ def test_size_and_time_of_a_process():
 def test_process_that_is_gone_has_no_size():
     assert resources.read_process_bytes(2**22 + 17) == 0
     assert resources.read_process_cpu_seconds(2**22 + 17) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_container_without_proc(tmp_path, monkeypatch):
+    monkeypatch.setattr(resources, "_PROC", tmp_path)
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    assert resources.read_memory_limit(tmp_path) > 0
+    assert resources.read_memory_available(tmp_path) > 0
+    assert resources.read_process_use(os.getpid()) == (0.0, 0)
 
 
 def test_this_machine_makes_sense():

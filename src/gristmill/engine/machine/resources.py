@@ -89,7 +89,7 @@ def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
 
 
 def read_process_bytes(pid: int) -> int:
-    """Read the resident memory of a process; 0 if it has ended."""
+    """Read the resident memory of a process; 0 if it has ended, or is not known."""
     pages = _read(_PROC / str(pid) / "statm")
     if pages:
         return int(pages.split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -99,7 +99,7 @@ def read_process_bytes(pid: int) -> int:
 
     try:
         return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
+    except (psutil.Error, OSError):  # it has ended, or Linux has no /proc
         return 0
 
 
@@ -109,7 +109,7 @@ def read_process_cpu_seconds(pid: int) -> float:
 
     try:
         times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
+    except (psutil.Error, OSError):  # it has ended, or Linux has no /proc
         return 0.0
     return float(times.user + times.system)
 
@@ -130,7 +130,11 @@ def _read_machine_memory() -> tuple[int, int]:
         return info["MemTotal:"] * 1024, info["MemAvailable:"] * 1024
     import psutil  # noqa: PLC0415
 
-    memory = psutil.virtual_memory()
+    try:
+        memory = psutil.virtual_memory()
+    except OSError:  # Linux without /proc
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total, total
     return int(memory.total), int(memory.available)
 
 

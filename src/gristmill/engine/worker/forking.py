@@ -24,7 +24,8 @@ _LOOK_SECONDS = 0.005
 def fork_workers(own: Descriptors, copies: Sequence[Descriptors]) -> tuple[Descriptors, list[int]]:
     """Fork this process into copies. Returns in each process its own descriptors, and in this one the copies' numbers.
 
-    There are fewer copies, or none, if this process has several threads or the system allows no more processes.
+    There are fewer copies, or none, if this process has several threads, or may have, or the system allows no more
+    processes or open files.
     """
     descriptors, pids = _fork(own, copies) if _has_one_thread() else (own, [])
     for others in (own, *copies):
@@ -37,20 +38,27 @@ def fork_workers(own: Descriptors, copies: Sequence[Descriptors]) -> tuple[Descr
 def _has_one_thread() -> bool:
     """Whether this is the only thread. Others get a moment to end: one that was joined is still there for a while."""
     for _ in range(_NUM_LOOKS):
-        if len(os.listdir("/proc/self/task")) == 1:  # noqa: PTH208
-            return True
+        try:
+            if len(os.listdir("/proc/self/task")) == 1:  # noqa: PTH208
+                return True
+        except OSError:  # a container without /proc
+            return False
         sleep(_LOOK_SECONDS)
     return False
 
 
 def _fork(own: Descriptors, copies: Sequence[Descriptors]) -> tuple[Descriptors, list[int]]:
     parent = os.getppid()
-    waiting, holding = os.pipe()
-    reading, writing = os.pipe()
+    pipes: list[int] = []
     try:
+        pipes += os.pipe()
+        pipes += os.pipe()
         between = os.fork()
     except OSError:
-        between = -1
+        for fd in pipes:
+            os.close(fd)
+        return own, []
+    waiting, holding, reading, writing = pipes
     if between == 0:
         descriptors = _fork_copies(copies, writing)
         for fd in (holding, reading, writing):
@@ -62,8 +70,7 @@ def _fork(own: Descriptors, copies: Sequence[Descriptors]) -> tuple[Descriptors,
         os.setsid()
         return descriptors, []
     os.close(writing)
-    if between > 0:
-        os.waitpid(between, 0)  # from now on the copies are the parent's children
+    os.waitpid(between, 0)  # from now on the copies are the parent's children
     pids = os.read(reading, _PID_BYTES * len(copies))
     for fd in (reading, waiting, holding):
         os.close(fd)

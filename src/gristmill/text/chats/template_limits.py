@@ -87,7 +87,10 @@ class TemplateLimits:
         import resource  # noqa: PLC0415
 
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = _measure_data_bytes() + self.max_growth_bytes
+        try:
+            limit = _measure_data_bytes() + self.max_growth_bytes
+        except OSError:  # a container without /proc
+            limit = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) + self.max_growth_bytes
         if any(current_limit != resource.RLIM_INFINITY and current_limit <= limit for current_limit in (soft, hard)):
             return  # a stricter limit is in force
         self._data_limits = soft, hard
