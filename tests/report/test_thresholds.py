@@ -1,6 +1,7 @@
 """The sliders of a report: against filters that really have the other threshold."""
 
 import json
+import re
 
 import pytest
 
@@ -46,6 +47,23 @@ def test_one_rule_is_exact(corpus):
             assert count_kept(result) == rule.documents[position], (rule.name, value)
 
 
+def test_the_threshold_that_a_page_shows_keeps_what_it_says(corpus, browser):
+    page = browser.open(f"file://{corpus}/out/report.html")
+    shown = page.run(
+        "[...document.querySelectorAll('[data-rule=min_mean_word_length], [data-rule=max_words]')].map((slider) => "
+        "[0.2, 0.4, 0.5, 0.6, 0.8].map((place) => { slider.value = Math.round(place * slider.max); "
+        "slider.dispatchEvent(new Event('input')); return slider.parentElement.querySelector('output').textContent; }))"
+    )
+    page.close()
+    [curves] = load_report(corpus / "out").curves
+    for rule, texts in zip(("max_words", "min_mean_word_length"), shown, strict=True):
+        off = dict.fromkeys([other.name for other in curves.rules if other.name != rule])
+        for number, text in enumerate(texts):
+            value, kept = re.match(r"(\S+) keeps ([0-9,]+)", text).groups()
+            result = build(corpus, f"shown-{rule}-{number}", **{**off, rule: json.loads(value)})
+            assert count_kept(result) == int(kept.replace(",", "")), text
+
+
 def test_the_page_counts_all_rules_together(corpus, browser):
     page = browser.open(f"file://{corpus}/out/report.html")
     assert page.problems == []
@@ -76,4 +94,8 @@ def test_a_sample_has_an_error_that_holds(corpus, monkeypatch):
     monkeypatch.setattr(thresholds, "_MAX_SAMPLE", 100)
     [sampled] = thresholds.find_curves(dataset)
     assert sampled.sample_documents == 100
-    assert [rule.documents for rule in sampled.rules] == [rule.documents for rule in exact.rules]
+    for by_sample, by_all in zip(sampled.rules, exact.rules, strict=True):
+        kept = dict(zip(by_all.thresholds, by_all.documents, strict=True))
+        both = [(t, n) for t, n in zip(by_sample.thresholds, by_sample.documents, strict=True) if t in kept]
+        assert (by_all.threshold, kept[by_all.threshold]) in both
+        assert all(kept[threshold] == number for threshold, number in both)  # one rule is counted in all documents

@@ -7,16 +7,17 @@ origin.
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.records import ORIGIN, TEXT
 from gristmill.report.charts import make_bins
 from gristmill.report.model import Bin, LanguageCount, Lengths
+from gristmill.report.plain_json import replace_surrogates
 from gristmill.report.split_documents import is_cut_anywhere, join_pieces
 from gristmill.shards.arrow_stream import read_unchecked_batches
 from gristmill.shards.dataset import open_file
@@ -25,9 +26,8 @@ from gristmill.shards.score_file import LANGUAGE, ScoreColumns
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.shards.dataset import Dataset
@@ -42,24 +42,37 @@ _FIRST_ROWS = 200
 
 
 class _Measured(NamedTuple):
-    """Lengths of documents, and the language of each where it is known, else an empty text."""
+    """Lengths of documents, and a number for the language of each: 0 if it is not known."""
 
     sizes: NDArray[np.int64]
-    languages: Sequence[str] = ()
+    languages: NDArray[np.int64]
+
+
+class _LanguageNumbers:
+    """Numbers for the names of languages, as they are met. 0 is for documents without a language."""
+
+    def __init__(self) -> None:
+        self.names = {"": 0}
+
+    def encode(self, column: pa.Array) -> NDArray[np.int64]:
+        """Return the number of each document's language."""
+        encoded = column.dictionary_encode()
+        numbers = [self.names.setdefault(name, len(self.names)) for name in encoded.dictionary.to_pylist()]
+        encoded_numbers: NDArray[np.int64] = encoded.indices.fill_null(len(numbers)).to_numpy()
+        return np.array([*numbers, 0])[encoded_numbers]
 
 
 def measure_documents(dataset: Dataset) -> tuple[Lengths | None, list[LanguageCount]]:
     """Measure the lengths of documents, and what they have in each language."""
     holds_rows = dataset.manifest.holds_rows
-    sizes, languages = _measure_tokens(dataset) if holds_rows else _measure_texts(dataset)
-    counts, amounts = Counter[str](), Counter[str]()
-    for language, size in zip(languages, sizes.tolist(), strict=False):
-        counts[language] += 1
-        amounts[language] += size
+    numbers = _LanguageNumbers()
+    sizes, languages = _measure_tokens(dataset, numbers) if holds_rows else _measure_texts(dataset, numbers)
+    counts = np.bincount(languages, minlength=len(numbers.names)).tolist()
+    amounts = np.bincount(languages, sizes, minlength=len(numbers.names)).tolist()
     named = [
-        LanguageCount(language=language, documents=count, amount=amounts[language])
-        for language, count in counts.most_common()
-        if language
+        LanguageCount(language=name, documents=counts[number], amount=int(amounts[number]))
+        for name, number in sorted(numbers.names.items(), key=lambda item: (-counts[item[1]], item[0]))
+        if name and counts[number]
     ]
     if not len(sizes):
         return None, named
@@ -87,7 +100,7 @@ def _list_measured_shards(dataset: Dataset, max_shards: int) -> list[Shard]:
     return shards[:: max(1, -(-len(shards) // max_shards))]
 
 
-def _measure_tokens(dataset: Dataset) -> _Measured:
+def _measure_tokens(dataset: Dataset, numbers: _LanguageNumbers) -> _Measured:
     """Measure the documents in rows, each with all of its pieces."""
     manifest = dataset.manifest
     keys, sizes, is_last = [], [], []
@@ -105,11 +118,12 @@ def _measure_tokens(dataset: Dataset) -> _Measured:
         if num_pieces >= _MAX_DOCUMENTS:
             break
     if not num_pieces:
-        return _Measured(np.empty(0, np.int64))
+        return _Measured(np.empty(0, np.int64), np.empty(0, np.int64))
     all_keys, all_sizes = np.concatenate(keys), np.concatenate(sizes)
     is_full = all_sizes == (manifest.row_length or -1)
     order, starts = join_pieces(all_keys, is_full, np.concatenate(is_last), is_concat=is_cut_anywhere(manifest))
-    return _Measured(np.add.reduceat(all_sizes[order], starts), _look_up_languages(dataset, all_keys[order[starts]]))
+    document_keys = all_keys[order[starts]]
+    return _Measured(np.add.reduceat(all_sizes[order], starts), _look_up_languages(dataset, document_keys, numbers))
 
 
 def _find_row_ends(lengths: pa.ListArray, sizes: NDArray[np.int64], row_length: int | None) -> NDArray[np.bool_]:
@@ -131,42 +145,47 @@ def _hash_origins(origins: pa.StructArray) -> NDArray[np.uint64]:
     return hashed
 
 
-def _look_up_languages(dataset: Dataset, keys: NDArray[np.uint64]) -> list[str]:
+def _look_up_languages(dataset: Dataset, keys: NDArray[np.uint64], numbers: _LanguageNumbers) -> NDArray[np.int64]:
     """Look up the languages of documents in the score files, which have those of all that reached a filter."""
     files = [file for file in dataset.manifest.scores if file.rows]
-    if not files or sum(file.rows for file in files) > _MAX_SCORES:
-        return []
-    order = np.argsort(keys)
-    ordered = keys[order]
-    languages = np.full(len(keys), "", dtype=object)
-    for file in files:
-        for block in ScoreColumns(dataset.folder, file).blocks([ORIGIN, LANGUAGE]):
+    is_short = sum(file.rows for file in files) <= _MAX_SCORES
+    columns = [ScoreColumns(dataset.folder, file) for file in files] if is_short else []
+    with_languages = [
+        file for file in columns if any(_has_values(block, LANGUAGE) for block in file.blocks([LANGUAGE]))
+    ]
+    if not with_languages:
+        return np.zeros(len(keys), np.int64)
+    distinct, copies = np.unique(keys, return_inverse=True)  # copies of a document have one language
+    languages = np.zeros(len(distinct), np.int64)
+    for file in with_languages:
+        for block in file.blocks([ORIGIN, LANGUAGE]):
             hashed = _hash_origins(block.column(ORIGIN))
-            first, end = (np.searchsorted(ordered, hashed, side) for side in ("left", "right"))
-            known = np.flatnonzero((end > first) & block.column(LANGUAGE).is_valid().to_numpy(zero_copy_only=False))
-            names = block.column(LANGUAGE).take(known).to_numpy(zero_copy_only=False)
-            repeats = (end - first)[known]  # copies of a document have one language
-            places = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats - first[known], repeats)
-            languages[order[places]] = np.repeat(names, repeats)
-    return languages.tolist()
+            places = np.minimum(np.searchsorted(distinct, hashed), len(distinct) - 1)
+            is_known = (distinct[places] == hashed) & block.column(LANGUAGE).is_valid().to_numpy(zero_copy_only=False)
+            languages[places[is_known]] = numbers.encode(block.column(LANGUAGE))[is_known]
+    return languages[copies]
 
 
-def _measure_texts(dataset: Dataset) -> _Measured:
+def _has_values(block: pa.RecordBatch, name: str) -> bool:
+    return bool(block.column(name).null_count < block.num_rows)
+
+
+def _measure_texts(dataset: Dataset, numbers: _LanguageNumbers) -> _Measured:
     """Measure documents in bytes of text."""
-    sizes: list[NDArray[np.int64]] = []
-    languages: list[str] = []
-    for block in _read_texts(dataset):
-        sizes.append(block.sizes)
-        languages += block.languages
-        if sum(map(len, sizes)) >= _MAX_DOCUMENTS:
+    blocks = [_Measured(np.empty(0, np.int64), np.empty(0, np.int64))]
+    num_documents = 0
+    for block in _read_texts(dataset, numbers):
+        blocks.append(block)
+        num_documents += len(block.sizes)
+        if num_documents >= _MAX_DOCUMENTS:
             break
-    return _Measured(np.concatenate([np.empty(0, np.int64), *sizes]), languages)
+    return _Measured(*map(np.concatenate, zip(*blocks, strict=True)))
 
 
-def _read_texts(dataset: Dataset) -> Iterator[_Measured]:
+def _read_texts(dataset: Dataset, numbers: _LanguageNumbers) -> Iterator[_Measured]:
     manifest = dataset.manifest
     if manifest.format != "arrow":
-        yield from _read_first_texts(dataset)
+        yield from _read_first_texts(dataset, numbers)
         return
     columns = manifest.schema.columns
     if columns.get(TEXT) not in ("string", "large_string"):
@@ -176,14 +195,14 @@ def _read_texts(dataset: Dataset) -> Iterator[_Measured]:
         with open_file(dataset, shard) as path:
             for batch in read_unchecked_batches(path, manifest.shard_schema()):
                 sizes = pc.fill_null(pc.binary_length(batch.column(TEXT)), 0).to_numpy(zero_copy_only=False)
-                languages: list[str] = []
+                languages = np.zeros(len(sizes), np.int64)
                 if has_language:
                     batch.column(LANGUAGE).validate(full=True)
-                    languages = batch.column(LANGUAGE).fill_null("").to_pylist()
+                    languages = numbers.encode(batch.column(LANGUAGE))
                 yield _Measured(sizes.astype(np.int64), languages)
 
 
-def _read_first_texts(dataset: Dataset) -> Iterator[_Measured]:
+def _read_first_texts(dataset: Dataset, numbers: _LanguageNumbers) -> Iterator[_Measured]:
     manifest = dataset.manifest
     schema = dataset.schema if manifest.format == "webdataset" else manifest.shard_schema()
     for shard in _list_measured_shards(dataset, 4):
@@ -191,5 +210,7 @@ def _read_first_texts(dataset: Dataset) -> Iterator[_Measured]:
             reader = open_shard(path, manifest.format, manifest.kind, schema)
             records = [record for record in islice(reader.rows(), _FIRST_ROWS) if isinstance(record.get(TEXT), str)]
         sizes = [len(record[TEXT].encode(errors="replace")) for record in records]
-        names = [name if isinstance(name := record.get(LANGUAGE), str) else "" for record in records]
-        yield _Measured(np.array(sizes, np.int64), names)
+        names = [
+            replace_surrogates(name) if isinstance(name := record.get(LANGUAGE), str) else None for record in records
+        ]
+        yield _Measured(np.array(sizes, np.int64), numbers.encode(pa.array(names, pa.string())))

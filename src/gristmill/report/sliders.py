@@ -35,7 +35,7 @@ def _make_step(number: int, step: StepCurves) -> Markup:
     rows: list[Row] = [
         (
             rule.name,
-            f"{rule.threshold:g}",
+            _format_threshold(rule.threshold),
             f"{rule.documents[rule.position]:,}",
             f"{rule.documents[rule.position] / step.documents:.1%}",
         )
@@ -60,7 +60,7 @@ def _make_step(number: int, step: StepCurves) -> Markup:
 def _make_slider(name: str, step: StepCurves, rule: RuleCurve) -> Markup:
     numbers = msgspec.json.encode({"thresholds": rule.thresholds, "documents": rule.documents}).decode()
     num_documents = rule.documents[rule.position]
-    kept_share = f"{rule.threshold:g} keeps {num_documents:,} ({num_documents / step.documents:.1%})"
+    kept_share = f"{_format_threshold(rule.threshold)} keeps {num_documents:,} ({num_documents / step.documents:.1%})"
     slider = element(
         "input",
         type="range",
@@ -78,3 +78,12 @@ def _make_slider(name: str, step: StepCurves, rule: RuleCurve) -> Markup:
         element("output", kept_share, for_=name),
         class_="slider",
     )
+
+
+def _format_threshold(value: float) -> str:
+    """Format a threshold as the script does, with all of its digits.
+
+    >>> _format_threshold(1_000_000.0), _format_threshold(0.25)
+    ('1000000', '0.25')
+    """
+    return str(int(value) if value.is_integer() else value)

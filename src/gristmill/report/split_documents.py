@@ -4,7 +4,9 @@ A document that is longer than a row lies in several, and each piece has the sam
 follows from how rows are packed. `best_fit` and `pad` cut only into full rows and a rest: the full ones are in the
 order of the rows, and the rest, which is wherever it fitted, comes last. `concat` cuts at the ends of full rows, and
 all pieces are in the order of the rows. Copies of a document (of a mixture with several epochs) have the same origin,
-too, and are kept apart. O(n log n) for n pieces.
+too, and are kept apart.
+
+O(n + k log k) for n pieces, k of which are of documents that were cut.
 """
 
 from __future__ import annotations
@@ -40,6 +42,35 @@ def join_pieces(
     >>> join_pieces(keys, is_full, is_full, is_concat=False)
     DocumentPieces(order=array([1, 2, 3, 0]), starts=array([0, 1]))
     """
+    cut = np.flatnonzero(_find_cut(keys, is_last if is_concat else is_full))
+    wholes = np.delete(np.arange(len(keys)), cut)
+    order, starts = _join_cut(keys[cut], is_full[cut], is_last[cut], is_concat=is_concat)
+    order, starts = np.append(wholes, cut[order]), np.append(np.arange(len(wholes)), len(wholes) + starts)
+    # Documents in the order in which they begin in the rows.
+    firsts = np.argsort(order[starts], kind="stable")
+    sizes = np.diff(np.append(starts, len(order)))[firsts]
+    ends = np.cumsum(sizes)
+    places = np.arange(len(order)) - np.repeat(ends - sizes, sizes) + np.repeat(starts[firsts], sizes)
+    return DocumentPieces(order[places], ends - sizes)
+
+
+def _find_cut(keys: NDArray[np.uint64], is_continued: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Find the pieces that may have others: those with the key of a piece that another one may follow.
+
+    Only the last bits of keys are compared, so that a few whole documents are found, too. Most documents are whole, and
+    sorting costs far more than this.
+    """
+    bits = np.uint64((1 << max(16, len(keys).bit_length() + 1)) - 1)
+    is_met = np.zeros(int(bits) + 1, np.bool_)
+    is_met[keys[is_continued] & bits] = True
+    found: NDArray[np.bool_] = is_met[keys & bits]
+    return found
+
+
+def _join_cut(
+    keys: NDArray[np.uint64], is_full: NDArray[np.bool_], is_last: NDArray[np.bool_], *, is_concat: bool
+) -> DocumentPieces:
+    """Find the documents among pieces, in any order of documents."""
     if not len(keys):
         return DocumentPieces(np.empty(0, np.int64), np.empty(0, np.int64))
     is_rest = np.zeros(len(keys), np.bool_) if is_concat else ~is_full
@@ -61,12 +92,7 @@ def join_pieces(
     by_copy = np.lexsort((copies, group))
     order, copies, group = order[by_copy], copies[by_copy], group[by_copy]
     starts = np.flatnonzero(_find_changes(group) | _find_changes(copies))
-    # Documents in the order in which they begin in the rows.
-    firsts = np.argsort(order[starts], kind="stable")
-    sizes = np.diff(np.append(starts, len(order)))[firsts]
-    ends = np.cumsum(sizes)
-    places = np.arange(len(order)) - np.repeat(ends - sizes, sizes) + np.repeat(starts[firsts], sizes)
-    return DocumentPieces(order[places], ends - sizes)
+    return DocumentPieces(order, starts)
 
 
 def is_cut_anywhere(manifest: Manifest) -> bool:

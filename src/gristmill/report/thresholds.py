@@ -1,8 +1,8 @@
 """What other thresholds would keep: from the scores that a run has kept of all documents, kept or dropped.
 
 For one rule the answer is exact, at up to 101 thresholds that are spread over its values. For all rules of a step
-together it comes from a sample of at most 50,000 documents, of which the page holds one byte for each rule: the first
-of these thresholds that the document would pass. Steps after it are not run again, so their effect is not included.
+together it comes from a sample of at most 50,000 documents, of which the page holds one byte for each rule: how many
+of these thresholds the document would pass. Steps after it are not run again, so their effect is not included.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def _make_curves(
             by_rule = {}
             for score, values in zip(scores, columns[:, :end], strict=False):
                 sample = values[chosen]
-                values.sort()
                 for rule in rules:
                     if rule.score == score:
-                        curve = _make_curve(rule, values)
-                        by_rule[rule.name] = curve, _find_passed(rule, np.array(curve.thresholds), sample)
+                        thresholds = _spread_thresholds(rule, [values.min(), *sample, values.max()])
+                        curve = _make_curve(rule, thresholds, _count_passed(rule, thresholds, values))
+                        by_rule[rule.name] = curve, _count_passed(rule, thresholds, sample)
             return by_rule
         finally:
             memory.put(columns)
@@ -157,31 +157,36 @@ def _find_judged_rows(columns: ScoreColumns, step: ScoredStep, file: ScoreFile) 
     return is_judged
 
 
-def _make_curve(rule: ThresholdRule, ordered: NDArray[np.float64]) -> RuleCurve:
-    threshold = rule.thresholds[0]
+def _spread_thresholds(rule: ThresholdRule, values: Sequence[float]) -> NDArray[np.float64]:
+    """Spread thresholds over some values, beside that of the rule.
+
+    They have six digits at most: a threshold that a page shows and a user copies is the one that was counted.
+    """
+    spread = np.quantile(values, np.linspace(0, 1, _POSITIONS - 1), method="lower")
+    return np.unique([*(float(f"{value:.6g}") for value in spread), *rule.thresholds[:1]]).astype(np.float64)
+
+
+def _make_curve(
+    rule: ThresholdRule, thresholds: NDArray[np.float64], num_passed: NDArray[np.integer[Any]]
+) -> RuleCurve:
+    """Make the curve of a rule from the number of thresholds that each document passes."""
+    [threshold, *_] = rule.thresholds
     assert threshold is not None
-    spread = ordered[np.floor((len(ordered) - 1) * np.linspace(0, 1, _POSITIONS - 1)).astype(np.int64)]
-    thresholds = np.unique(np.append(spread, threshold))
-    if is_minimum(rule.name):
-        kept_counts = len(ordered) - np.searchsorted(ordered, thresholds, side="left")
-    else:
-        kept_counts = np.searchsorted(ordered, thresholds, side="right")
+    counts = np.bincount(num_passed, minlength=len(thresholds) + 1)
+    kept_counts = np.cumsum(counts[:0:-1])  # of documents that pass all thresholds, all but one, …, at least one
     return RuleCurve(
         name=rule.name,
         threshold=threshold,
         position=int(np.searchsorted(thresholds, threshold)),
         thresholds=thresholds.tolist(),
-        documents=kept_counts.tolist(),
+        documents=(kept_counts[::-1] if is_minimum(rule.name) else kept_counts).tolist(),
     )
 
 
-def _find_passed(
+def _count_passed(
     rule: ThresholdRule, thresholds: NDArray[np.float64], values: NDArray[np.float64]
 ) -> NDArray[np.integer[Any]]:
-    """Find for each value how many thresholds it passes if they are lowered or raised from the strictest one on.
-
-    For a minimum, the value passes thresholds 0 to n - 1; for a maximum, the last n.
-    """
+    """Count for each value how many thresholds it passes: for a minimum the first ones, for a maximum the last ones."""
     if is_minimum(rule.name):
         return np.searchsorted(thresholds, values, side="right")
     return len(thresholds) - np.searchsorted(thresholds, values, side="left")

@@ -35,7 +35,7 @@ for (const step of document.querySelectorAll(".thresholds")) {
     const needed = inputs.map((input) => {
       const numbers = JSON.parse(input.dataset.numbers), position = Number(input.value);
       const documents = numbers.documents[position];
-      const text = `${Number(numbers.thresholds[position].toPrecision(6))} keeps ${documents.toLocaleString("en-US")} (${show(documents / all)})`;
+      const text = `${numbers.thresholds[position]} keeps ${documents.toLocaleString("en-US")} (${show(documents / all)})`;
       input.parentElement.querySelector("output").textContent = text;
       input.setAttribute("aria-valuetext", text);
       // A document passes if it passes this threshold and all that are weaker.
