@@ -6,10 +6,12 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
 
+import gristmill
 from gristmill.storage.user_cache import plan_cache
 from gristmill.storage.user_cache.plan_cache import choose_plan_cache, find_plan_cache, recall, remember, use_plan_cache
 
@@ -187,6 +189,13 @@ def test_code_counts_with_sizes_and_times(tmp_path):
     assert [name for name, _, _ in before] == ["/room/step.py"]
     os.utime(source, ns=(1, 1))
     assert plan_cache._list_sources(str(tmp_path)) != before
+
+
+def test_the_code_of_the_whole_package_counts(used, monkeypatch):
+    folders = []
+    monkeypatch.setattr(plan_cache, "_list_sources", lambda folder: folders.append(folder) or [])
+    plan_cache._describe_installation.__wrapped__()
+    assert folders == [str(Path(gristmill.__file__).parent)]
 
 
 def test_the_oldest_answers_are_removed(used, monkeypatch):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -53,6 +54,14 @@ def test_path_folder_and_arguments_of_the_parent(tmp_path, monkeypatch):
     assert folder == os.path.realpath(tmp_path)
     assert path == sys.path
     assert arguments == ["my-script", "--option"]
+
+
+def test_the_package_may_be_on_the_path_of_the_parent_alone():
+    """Not installed, so that no worker finds it by itself."""
+    code = f"import sys; sys.path[:] = {[*sys.path, str(Path(gm.__file__).parents[1])]!r}; import gristmill as gm\n"
+    code += "print(gm.parallel_map(abs, [-7], workers=1, backend='processes'))"
+    command = [sys.executable, "-S", "-c", code]
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "[7]\n"
 
 
 def test_worker_is_a_fresh_interpreter():

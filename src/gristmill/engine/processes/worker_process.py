@@ -56,7 +56,7 @@ LEAVE_SECONDS = 2.0
 # Not "-m gristmill.engine.worker.main": the package may be importable only through the parent's sys.path, which follows
 # with the job (it can be too long for an argument).
 _BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gristmill.engine.worker.main import main; main()"
-_PACKAGE_ROOT = str(Path(__file__).parents[2])
+_PACKAGE_ROOT = str(Path(__file__).parents[__name__.count(".")])
 _SOCKET_BYTES = 1 << 20
 
 

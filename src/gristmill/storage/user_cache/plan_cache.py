@@ -11,7 +11,7 @@ caller names, and always the code of this installation, the versions of the libr
 Only a plan uses the cache, inside `with use_plan_cache()`: a worker finds nothing there, and `tokenizer check` tries
 everything again.
 
-Costs 3 ms for the first answer of a process, most of it for the sizes and times of 300 source files. The folder holds
+Costs 5 ms for the first answer of a process, most of it for the sizes and times of 750 source files. The folder holds
 at most 1,000 answers: the oldest are removed first. It may be deleted at any time.
 """
 
@@ -172,7 +172,7 @@ def _remove_oldest(folder: Path) -> None:
 @cache
 def _describe_installation() -> dict[str, Any] | None:
     """Describe the code that gives answers and the machine that runs it; None if the code is not in plain files."""
-    package = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
+    package = str(Path(__file__).parents[__name__.count(".") - 1])
     try:
         sources = sorted(_list_sources(package))
     except OSError:
