@@ -295,6 +295,21 @@ def test_a_file_that_a_killed_process_left_is_removed_and_one_in_use_is_not(tmp_
     assert [path.name for path in cached_blocks(tmp_path / "cache")] == ["ab-2"]
 
 
+def test_a_block_is_written_whole_in_small_pieces(tmp_path, monkeypatch):
+    written, write = [], os.write
+
+    def write_some(descriptor, data):
+        written.append(len(data))
+        return write(descriptor, data[:100_000])
+
+    monkeypatch.setattr(os, "write", write_some)
+    cache, data = BlockCache(tmp_path / "cache", 1 << 30), os.urandom(1_000_000)
+    os.close(cache.open_block("ab-1", len(data), xxhash.xxh3_64_intdigest(data), lambda: data))
+    (stored,) = cached_blocks(tmp_path / "cache")
+    assert stored.read_bytes() == data
+    assert max(written) == 256 << 10  # a write of a whole block takes twice the processor time
+
+
 def test_who_waits_too_long_fetches_the_block_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(block_cache, "_WAIT_SECONDS", 0.05)
     first, second = (BlockCache(tmp_path / "cache", 1000) for _ in range(2))

@@ -40,6 +40,8 @@ _WAIT_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _NUM_LOCKS = 256
 _SEAL_BYTES = 8
+_WRITE_BYTES = 256 << 10
+"""Written at a time. For one write of a whole block the kernel takes large pieces of memory, which are dear to get."""
 _SHARE_BETWEEN_EVICTIONS = 16
 """A process looks for blocks to evict after it has fetched this share of the limit."""
 
@@ -100,7 +102,7 @@ class BlockCache:
             try:
                 view = memoryview(data)
                 while view:
-                    view = view[os.write(descriptor, view) :]
+                    view = view[os.write(descriptor, view[:_WRITE_BYTES]) :]
                 temporary.replace(path)
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             except BaseException:
