@@ -325,6 +325,7 @@ class DeduplicateAgainst(Deduplicate, tag="deduplicate", frozen=True, kw_only=Tr
 class DeduplicatePieces(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     """The step for lines, paragraphs, runs of words, or the values of a column."""
 
+    version: ClassVar[int] = 2
     kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.call_piece_kernels"
     kernel_modules: ClassVar[tuple[str, ...]] = (
         "gristmill.text.shingles.kernels",

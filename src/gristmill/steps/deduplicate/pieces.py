@@ -29,7 +29,8 @@ PIECE = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u4"), ("number", "<
 """A piece of a document: its hash, and its number in the text."""
 
 LINES, PARAGRAPHS, SUBSTRING, COLUMN = "lines", "paragraphs", "substring", "column"
-_BREAKS = {LINES: re.compile(r"\n"), PARAGRAPHS: re.compile(r"\n{2,}")}
+_SPACE = "".join(map(chr, range(33)))
+_BREAKS = {LINES: re.compile(r"\n"), PARAGRAPHS: re.compile(rf"\n[{_SPACE}]*\n")}
 _START_1 = np.uint64(0xCBF29CE484222325)
 _START_2 = np.uint64(0x9AE16A3B2F90404F)
 _PRIME_1 = np.uint64(0xD6E8FEB86659FD93)
@@ -49,17 +50,29 @@ def _finish(value: np.uint64) -> np.uint64:
 
 
 @kernel
+def _measure_break(data: NDArray[np.uint8], position: int, stop: int) -> int:
+    """Count the bytes from a newline through the last one of the blank lines behind it; 0 if there are none."""
+    size = 0
+    behind = position + 1
+    while behind < stop and data[behind] <= 32:
+        if data[behind] == 10:
+            size = behind + 1 - position
+        behind += 1
+    return size
+
+
+@kernel
 def _hash_pieces(
     data: NDArray[np.uint8],
     offsets: NDArray[np.int64],
-    min_breaks: int,
+    kind: int,
     min_words: int,
     pieces: NDArray[np.uint64],
     places: NDArray[np.uint32],
 ) -> int:
     """Write the hashes of all pieces that have enough words, with their rows and numbers; returns how many there are.
 
-    Pieces end at `min_breaks` or more newlines: 1 for lines, where each newline ends one, 2 for paragraphs.
+    A line (`kind` 1) ends at each newline, a paragraph (2) at one with blank lines behind it, a value (0) nowhere.
     """
     count = 0
     for row in range(len(offsets) - 1):
@@ -69,16 +82,13 @@ def _hash_pieces(
             high, low = _START_1, _START_2
             spaces = num_words = 0
             inside = False
-            num_breaks = 0
+            break_bytes = 0
             while position < stop:
                 byte = data[position]
-                if byte == 10:
-                    num_breaks = 1
-                    while min_breaks > 1 and position + num_breaks < stop and data[position + num_breaks] == 10:
-                        num_breaks += 1
-                    if num_breaks >= min_breaks:
+                if byte == 10 and kind > 0:
+                    break_bytes = _measure_break(data, position, stop) if kind == 2 else 1
+                    if break_bytes:
                         break
-                    num_breaks = 0
                 if byte <= 32:
                     # Space counts only if more text follows: it is hashed when that comes.
                     spaces = spaces * 31 + byte + 1
@@ -102,9 +112,9 @@ def _hash_pieces(
                 places[count, 0] = row
                 places[count, 1] = number
                 count += 1
-            if num_breaks == 0:
+            if break_bytes == 0:
                 break
-            position += num_breaks
+            position += break_bytes
             number += 1
     return count
 
@@ -129,8 +139,7 @@ def hash_pieces(texts: pa.Array, kind: str, min_words: int) -> NDArray[Any]:
         words = np.empty(2 * BLOCK, np.uint64)
         count = hash_runs(data, offsets, make_character_table(), min_words, words, hashes, places)
     else:
-        breaks = {LINES: 1, PARAGRAPHS: 2, COLUMN: 1 << 60}[kind]
-        count = _hash_pieces(data, offsets, breaks, min_words, hashes, places)
+        count = _hash_pieces(data, offsets, (COLUMN, LINES, PARAGRAPHS).index(kind), min_words, hashes, places)
     records = np.empty(count, PIECE)
     records["high"], records["low"] = hashes[:count, 0], hashes[:count, 1]
     records["row"], records["number"] = places[:count, 0], places[:count, 1]
@@ -151,9 +160,15 @@ def remove_pieces(text: str, kind: str, numbers: Sequence[int], min_words: int) 
         kept_texts.append(text[position : max(start, position)])
         position = max(position, stop)
     edited = "".join([*kept_texts, text[position:]])
-    # With the last piece its break before it goes, because there is none behind it.
     is_last_removed = kind != SUBSTRING and numbers[-1] == len(_BREAKS[kind].findall(text))
-    return edited.rstrip("\n") if is_last_removed else edited
+    return _remove_last_break(edited) if is_last_removed else edited
+
+
+def _remove_last_break(text: str) -> str:
+    """Remove the break before a last piece that is gone: there is none behind it."""
+    size = len(text.rstrip(_SPACE))
+    line_end, newline, _ = text[size:].partition("\n")
+    return text[:size] + (line_end.removesuffix("\r") if newline else line_end)
 
 
 def _find_spans(text: str, kind: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
