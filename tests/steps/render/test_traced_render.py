@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import product
 
 import msgspec
 import pyarrow as pa
@@ -96,6 +97,17 @@ def all_lines(count):
     lines = [*chats, *odd_chats(count)]
     random.Random(0).shuffle(lines)
     return lines
+
+
+@pytest.mark.parametrize("name", ["CHATML", "TAGGED", "NESTED_ENDS", "gemma"])
+def test_short_chats_of_all_roles_and_none_become_the_same(tmp_path, tokenizer, name):
+    source = getattr(chat_templates, name, None) or published_templates()[name]
+    template = write_template(tmp_path, source)
+    sequences = [roles for size in range(4) for roles in product(["system", "user", "assistant", "tool"], repeat=size)]
+    chats = [{"messages": [{"role": role, "content": "words"} for role in roles]} for roles in sequences]
+    lines = [json.dumps(chat).encode() for chat in chats for _ in range(record_plan.MIN_OCCURRENCES + 1)]
+    without = render_in_batches(lines, 1000, template=template, tokenizer=tokenizer, trace="off")
+    assert render_in_batches(lines, 1000, template=template, tokenizer=tokenizer) == without
 
 
 @pytest.mark.parametrize("name", [*MADE, *PUBLISHED])

@@ -175,12 +175,14 @@ class RecordPlans:
             return None
         blind_plan = tracer.make_blind_plan(messages) if len(roles) >= MIN_MESSAGES_TO_STRETCH else None
         plan = blind_plan or tracer.make_plan(messages)
-        skeleton = finder.find_skeleton(roles) if plan is not None else None
-        if plan is None or skeleton is None:
+        if plan is None:
             return None
         contents = [message["content"] for message in messages]
-        with suppress(NotAChat):
+        with suppress(NotAChat):  # before anything else is looked for: what is found is for chats
             rendered = self._maker.make({"messages": messages}, may_hold_literals=False)
+            skeleton = finder.find_skeleton(roles)
+            if skeleton is None:
+                return None
             record_plan = _join_facts(plan, skeleton, rendered, contents, self._maker.options)
             guards = blind_plan.split_guards(len(roles)) if blind_plan is not None else None
             if record_plan is not None and guards is not None:
