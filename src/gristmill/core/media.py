@@ -7,7 +7,9 @@ are of several formats in one column; its extension is `ANY_IMAGE`, and the cont
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from gristmill.core.records import RECORD
@@ -32,6 +34,9 @@ FILE_EXTENSIONS = (
 """Extensions of files that are samples without being asked for: images, sounds, films, arrays."""
 BINARY_EXTENSIONS = (*FILE_EXTENSIONS, "pt", "pth", "safetensors", "pdf", "ply", "glb")
 """Extensions of members that are bytes, whatever a few of them look like."""
+PATH_SUFFIX = "_path"
+"""What the column of the paths of images or sounds is called, behind the name of their own column."""
+_IMAGE_WORDS = ("image", "img", "photo", "picture", "jpg", "png")
 EXTENSION_NAME = re.compile(r"(?!txt$|json$|__)[a-z0-9_][a-z0-9_.-]{0,30}")
 """Names of columns of bytes that can be the extension of a member."""
 _MAGIC = (
@@ -97,3 +102,37 @@ def list_image_columns(schema: pa.Schema) -> list[str]:
 def _is_image(field: pa.Field) -> bool:
     extension = find_member(field) or field.name
     return extension in (ANY_IMAGE, IMAGE, "img") or extension.lower() in IMAGE_EXTENSIONS
+
+
+def is_media(kind: pa.DataType) -> bool:
+    """Whether a type is the struct in which `datasets` keeps an image or a sound: its bytes, and the path they had."""
+    if not pa.types.is_struct(kind) or {field.name for field in kind} != {"bytes", "path"}:
+        return False
+    content = kind.field("bytes").type
+    return is_bytes(content) or bool(pa.types.is_binary_view(content))
+
+
+def list_image_structs(schema: pa.Schema) -> list[str]:
+    """List the columns of such structs that are images: by the feature that `datasets` notes, or by their name."""
+    features = _read_features(schema)
+    return [
+        field.name
+        for field in schema
+        if is_media(field.type)
+        and (
+            features[field.name] == "Image"
+            if field.name in features
+            else any(word in field.name.lower() for word in _IMAGE_WORDS)
+        )
+    ]
+
+
+def _read_features(schema: pa.Schema) -> dict[str, Any]:
+    """Read the names of the features of the columns that `datasets` has noted in a file."""
+    try:
+        noted = msgspec.json.decode((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = noted["info"]["features"]
+        names = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
+    except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
+        return {}
+    return {name: feature for name, feature in names.items() if feature is not None}

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gristmill_testing.foreign_files import IDS, TEXTS, upload
+from gristmill_testing.pictures import make_photo, photo
 from gristmill_testing.small_tokenizers import trained
 from gristmill_testing.streams import ids_of, slow_order, write_packed
 from torch.utils.data import DataLoader
 
-from gristmill.core.errors import SourceChangedError, UsageError
+from gristmill.core.errors import SampleError, SourceChangedError, UsageError
 from gristmill.stream import Stream
 from gristmill.stream.examining.prove import prove
 from gristmill.stream.foreign import tables
@@ -206,3 +207,25 @@ def test_tables_are_indexed_once_and_mixed_with_datasets_of_ours(saved, tmp_path
     assert sorted(row for row in batch["input_ids"].tolist() if len(set(row)) == 1) == rows
     monkeypatch.setattr(tables, "_index_parquet", None)
     Stream(data, rows=40, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("form", ["a.parquet", "saved"])
+def test_images_of_datasets_are_decoded(tmp_path, form):
+    kind = {"photo": datasets.Image(), "seen": datasets.Image(), "image": datasets.Audio()}
+    values = [{"bytes": photo(number, "PNG"), "path": f"{number}.png"} for number in range(4)]
+    table = pa.table({name: pa.array(values, datasets.Image().pa_type) for name in kind})
+    made = datasets.Dataset(table).cast(datasets.Features(kind))
+    made.to_parquet(tmp_path / form) if form.endswith("parquet") else made.save_to_disk(tmp_path / form)
+    samples = Stream(str(tmp_path / form), shuffle=False, epochs=1, cache=tmp_path / "cache").samples(np.arange(4))
+    for number, sample in enumerate(samples):
+        assert np.array_equal(sample["photo"], make_photo(number))
+        assert np.array_equal(sample["seen"], make_photo(number))
+        assert sample["image"] == photo(number, "PNG")  # a sound, whatever it is called
+        assert sample["seen_path"] == f"{number}.png"
+
+
+def test_an_image_that_is_only_a_path_raises(tmp_path):
+    values = [{"bytes": None, "path": "/elsewhere/b.jpg"}]
+    pq.write_table(pa.table({"image": pa.array(values, datasets.Image().pa_type)}), tmp_path / "a.parquet")
+    with pytest.raises(SampleError, match="only the path '/elsewhere/b"):
+        Stream(str(tmp_path / "a.parquet"), epochs=1, cache=tmp_path / "cache").samples(np.arange(1))

@@ -109,6 +109,36 @@ def test_mixtures_keep_their_shares(made):
     assert counts == {"a": 30, "b": 10}
 
 
+def test_a_mixture_of_other_columns_loses_none(made):
+    """A folder has the column `image`, a tar of others `png`; each is decoded, and None stands where there is none."""
+    data = {"a": (made / "out-tars", 0.5), "b": (str(made / "out-more/train/s/*.tar"), 0.5)}
+    stream = Stream(data, seed=1, rows=8)
+    batch = stream.batch(0, 8)
+    for row, number in enumerate(batch.sources):
+        own, other = ("image", "png") if stream.sources[number] == "a" else ("png", "image")
+        assert batch[own][row].shape == (6, 8, 3)
+        assert batch[other][row] is None
+
+
+def test_numbers_and_tensors_are_joined_without_a_loss(made):
+    import torch
+
+    def measure(record):
+        number = int(record["__key__"][-3:])
+        return {
+            "mean": np.float32(0.5),
+            "is_odd": np.bool_(number % 2),
+            "same": torch.tensor([0.5]),
+            "mixed": torch.tensor(0.5 if number % 2 else 2),
+        }
+
+    batch = Stream(made / "out-tars", seed=3, epochs=1, transform=measure).batch(0, 8)
+    assert batch["mean"].dtype == np.float32
+    assert batch["is_odd"].dtype == bool
+    assert batch["same"].shape == (8, 1)
+    assert [float(value) for value in batch["mixed"]] == [0.5 if is_odd else 2 for is_odd in batch["is_odd"]]
+
+
 def fail_at(record, bad):
     if record["__key__"][-3:] in bad:
         raise ValueError(f"cannot use {record['__key__']}")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.media import SAMPLES
+from gristmill.core.media import ANY_IMAGE, MEMBER, SAMPLES, list_image_structs
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.shards.lane_blocks import LaneBlocks
 from gristmill.shards.manifests.manifest import Manifest
@@ -80,14 +80,19 @@ def describe_tables(path: str, ids: str | None, *, as_samples: bool) -> ForeignD
 
 
 def _find_schema(files: Sequence[ListedFile], indexes: Sequence[Arrays]) -> pa.Schema:
-    schemas = [pa.ipc.read_schema(pa.py_buffer(index["schema"].tobytes())).remove_metadata() for index in indexes]
+    noted = [pa.ipc.read_schema(pa.py_buffer(index["schema"].tobytes())) for index in indexes]
+    schemas = [schema.remove_metadata() for schema in noted]
     for file, schema in zip(files, schemas, strict=True):
         if not schema.equals(schemas[0]):
             raise UsageError(
                 f"{file.path} has other columns than {files[0].path}: {_describe(schema)}, not {_describe(schemas[0])}",
                 help="stream them as two datasets, or write them with the same columns and types",
             )
-    return schemas[0]
+    schema = schemas[0]
+    for name in list_image_structs(noted[0]):
+        number = schema.get_field_index(name)
+        schema = schema.set(number, schema.field(number).with_metadata({MEMBER: ANY_IMAGE.encode()}))
+    return schema
 
 
 def _describe(schema: pa.Schema) -> str:

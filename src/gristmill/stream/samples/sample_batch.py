@@ -1,4 +1,4 @@
-"""Batches of samples: arrays of equal shapes become one array, everything else a list.
+"""Batches of samples: arrays of equal shapes and numbers become one array, everything else a list.
 
 Each sample is copied once, into its place in the array of the batch, which a trainer may want in pinned memory.
 """
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def join_samples(samples: Sequence[dict[str, Any]], new: Callable[..., Any]) -> dict[str, Any]:
-    """Join samples into a batch, column by column; a column that a sample lacks is left out of the batch.
+    """Join samples into a batch, column by column. In a column that some samples lack, None stands for them.
 
     >>> batch = join_samples([{"x": np.zeros(2), "n": 1}, {"x": np.ones(2), "n": 2}], np.empty)
     >>> batch["x"].shape, batch["n"].tolist()
     ((2, 2), [1, 2])
     """
-    names = [name for name in samples[0] if all(name in sample for sample in samples)]
-    return {name: _join_values([sample[name] for sample in samples], new) for name in names}
+    names = dict.fromkeys(name for sample in samples for name in sample)
+    return {name: _join_values([sample.get(name) for sample in samples], new) for name in names}
 
 
 def _join_values(values: list[Any], new: Callable[..., Any]) -> Any:
@@ -34,14 +34,19 @@ def _join_values(values: list[Any], new: Callable[..., Any]) -> Any:
                 joined[number] = value
             return joined
         return values
-    if hasattr(first, "new_empty") and all(getattr(value, "shape", None) == first.shape for value in values):
+    if hasattr(first, "new_empty") and all(_is_like(value, first) for value in values):
         joined = first.new_empty((len(values), *first.shape))  # tensors, without importing torch
         for number, value in enumerate(values):
             joined[number] = value
         return joined
-    if all(type(value) in (int, float, bool) for value in values):
+    if all(isinstance(value, (int, float, np.number, np.bool_)) for value in values):
         return np.array(values)
     return values
+
+
+def _is_like(value: Any, tensor: Any) -> bool:
+    """Whether a value is a tensor of the same shape and type as another one."""
+    return type(value) is type(tensor) and value.shape == tensor.shape and value.dtype == tensor.dtype
 
 
 def make_blank(sample: dict[str, Any]) -> dict[str, Any]:

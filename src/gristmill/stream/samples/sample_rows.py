@@ -6,12 +6,20 @@ lane, chosen by a hash of the seed, the row and the attempt: so the order stays 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gristmill.core.errors import DamagedDatasetError, GristmillError, SampleError, UsageError
-from gristmill.core.media import IMAGE_EXTENSIONS, list_image_columns
+from gristmill.core.media import (
+    ANY_IMAGE,
+    IMAGE_EXTENSIONS,
+    PATH_SUFFIX,
+    find_member,
+    is_media,
+    list_image_columns,
+)
+from gristmill.core.records import KEY
 from gristmill.core.seeds import derive_key
 from gristmill.stream.batches.collate import INPUT_IDS, Batch, Collate, choose_pad_id, collate, find_width
 from gristmill.stream.batches.kernels import A_FILLED
@@ -24,6 +32,7 @@ from gristmill.stream.stream_reader import StreamReader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.storage.user_cache.block_cache import BlockCache
@@ -56,7 +65,9 @@ class SampleRows(StreamReader):
         has_ids = arguments.tokenize is not None or arguments.ids is not None
         self._ids = SampleIds(arguments.ids, arguments.tokenize) if has_ids else None
         """What makes rows of tokens of samples, if the stream does."""
-        self._image_columns = _find_image_columns(self._shards[0].schema if self._shards else None)
+        schemas = {id(shard.schema): shard.schema for shard in self._shards}  # all shards of a dataset share one
+        columns = {key: _find_media(schema) for key, schema in schemas.items()}
+        self._media = [columns[id(shard.schema)] for shard in self._shards]
         self.num_replaced = 0
         """The number of samples that were replaced in this process."""
         self.close_files()
@@ -142,7 +153,7 @@ class SampleRows(StreamReader):
         can_replace = self._arguments.on_error == "replace"
         for attempt in range(_MAX_ATTEMPTS + 1):
             try:
-                return self._prepare(self.table.read(index))
+                return self._prepare(self.table.read(index), self._media[self._find_shard(index)])
             except DamagedDatasetError:
                 raise
             except Exception as error:
@@ -157,10 +168,15 @@ class SampleRows(StreamReader):
         number = derive_key(self._arguments.seed, f"replace/{row}/{attempt}") % int(self._order.sizes[lane])
         return int(self._order.sizes[:lane].sum()) + number
 
-    def _prepare(self, record: dict[str, Any]) -> dict[str, Any]:
+    def _find_shard(self, index: int) -> int:
+        return int(self.table.shards_of(np.array([index]))[0])
+
+    def _prepare(self, record: dict[str, Any], media: _MediaColumns) -> dict[str, Any]:
         decode, transform = self._arguments.decode, self._arguments.transform
+        for name in media.structs:
+            _unwrap(record, name)
         if decode != "bytes":
-            for name in self._image_columns if self._image_columns is not None else _list_image_members(record):
+            for name in media.images if media.images is not None else _list_image_members(record):
                 if record.get(name) is not None:
                     record[name] = _decode(record[name], decode)
         if transform is None:
@@ -174,7 +190,7 @@ class SampleRows(StreamReader):
         return sample
 
     def _make_error(self, row: int, index: int, error: Exception) -> Exception:
-        shard = self.table.shards[int(self.table.shards_of(np.array([index]))[0])]
+        shard = self.table.shards[self._find_shard(index)]
         if isinstance(error, GristmillError):
             error.add_note(f"in row {row:,} of the stream, from {shard.path}")
             return error
@@ -187,9 +203,31 @@ class SampleRows(StreamReader):
         )
 
 
-def _find_image_columns(schema: Any) -> list[str] | None:
-    """Find the columns of images; None if only a sample can tell."""
-    return list_image_columns(schema) if schema is not None and len(schema) else None
+class _MediaColumns(NamedTuple):
+    """The columns of a dataset that hold images and sounds."""
+
+    structs: list[str]
+    """Those of tables of `datasets`: bytes, and the path that they had."""
+    images: list[str] | None
+    """Those that are decoded; None: only a sample can tell."""
+
+
+def _find_media(schema: pa.Schema) -> _MediaColumns:
+    structs = [field.name for field in schema if is_media(field.type)]
+    images = [name for name in structs if find_member(schema.field(name)) == ANY_IMAGE]
+    return _MediaColumns(structs, [*list_image_columns(schema), *images] if len(schema) else None)
+
+
+def _unwrap(record: dict[str, Any], name: str) -> None:
+    """Put the bytes of an image or sound in the place of its struct, and its path beside them, as a recipe does."""
+    if record[name] is None:
+        return
+    content, path = record[name]["bytes"], record[name]["path"]
+    if content is None and path is not None:
+        raise ValueError(f"{name} is only the path {path!r}: its bytes are not in the table")
+    record[name] = content
+    if KEY not in record:
+        record.setdefault(name + PATH_SUFFIX, path)
 
 
 def _list_image_members(record: dict[str, Any]) -> list[str]:

@@ -6,29 +6,25 @@ read from is the column `<name>_path`. A row with a path and no bytes refers to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-import pyarrow as pa
-
-from gristmill.core.media import ANY_IMAGE, EXTENSION_NAME, IMAGE, find_member, is_bytes
+from gristmill.core.media import (
+    ANY_IMAGE,
+    EXTENSION_NAME,
+    IMAGE,
+    PATH_SUFFIX,
+    find_member,
+    is_bytes,
+    is_media,
+    list_image_structs,
+)
 from gristmill.core.records import KEY
 from gristmill.steps.unite.field_types import plain_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATH_SUFFIX = "_path"
-_IMAGE_WORDS = ("image", "img", "photo", "picture", "jpg", "png")
-
-
-def is_media(kind: pa.DataType) -> bool:
-    """Whether a type is the struct in which `datasets` keeps an image or a sound."""
-    return bool(
-        pa.types.is_struct(kind)
-        and {field.name for field in kind} == {"bytes", "path"}
-        and is_bytes(plain_type(kind.field("bytes").type))
-    )
+    import pyarrow as pa
 
 
 def holds_bytes(schema: pa.Schema) -> bool:
@@ -38,14 +34,9 @@ def holds_bytes(schema: pa.Schema) -> bool:
 
 def find_media_members(schema: pa.Schema) -> dict[str, str]:
     """Find the extensions of the columns of bytes that are members of samples."""
-    features = _read_features(schema)
-    members = {}
+    members = dict.fromkeys(list_image_structs(schema), ANY_IMAGE)
     for field in schema:
         member = (find_member(field) or _name_member(field.name)) if is_bytes(plain_type(field.type)) else None
-        if is_media(field.type):
-            word = features.get(field.name)
-            is_image = word == "Image" or (word is None and any(word in field.name.lower() for word in _IMAGE_WORDS))
-            member = ANY_IMAGE if is_image else None
         if member is not None:
             members[field.name] = member
     return members
@@ -69,13 +60,3 @@ def list_path_columns(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         name = field.name + PATH_SUFFIX
         if is_media(field.type) and name not in schema.names:
             yield name, field.name
-
-
-def _read_features(schema: pa.Schema) -> dict[str, Any]:
-    """Read the names of the features of the columns that `datasets` has noted in a file."""
-    try:
-        noted = msgspec.json.decode((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = noted["info"]["features"]
-        return {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
-    except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
-        return {}
