@@ -314,6 +314,21 @@ def test_a_bad_table_is_named(tmp_path, table, words):
         run(tmp_path / "out", steps.Read(read=str(tmp_path / "in")))
 
 
+def test_two_tables_of_one_folder_are_refused(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(photo(1))
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.jpg", "n": 1}\n')
+    (tmp_path / "metadata.csv").write_text("file_name,text\na.jpg,a mill\n")
+    with pytest.raises(UsageError, match="describe the files of one folder"):
+        run(tmp_path / "out", steps.Read(read=str(tmp_path)))
+
+
+def test_a_column_of_images_is_no_text(tmp_path):
+    made = datasets.Dataset.from_dict({"text": [{"bytes": photo(1), "path": None}]})
+    made.cast_column("text", datasets.Image()).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(UsageError, match="column 'text' holds images or sounds, not text"):
+        run(tmp_path / "out", steps.Read(read=str(tmp_path / "a.parquet")), steps.Length(min_chars=1))
+
+
 def test_a_changed_caption_is_noticed(folder, tmp_path):
     root = tmp_path / "in"
     root.mkdir()

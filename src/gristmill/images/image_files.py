@@ -10,6 +10,7 @@ import posixpath
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 import xxhash
@@ -55,7 +56,7 @@ class ImageTable(msgspec.Struct, frozen=True):
 
     def find(self, name: str) -> ImageEntry | None:
         """Find an image by its name: a path below the root, with or without it, or the name of a member."""
-        path = name.removeprefix("file://")
+        path = unquote(name.removeprefix("file://")) if name.startswith("file://") else name
         if path.startswith(self.root):
             path = path[len(self.root) :]
         return self.entries.get(posixpath.normpath(path))

@@ -199,6 +199,15 @@ def test_rows_have_the_ids_of_the_processor(folder, tmp_path, family, knows_part
             assert stored["input_ids"].tolist() == list(map(int, process(text, pictures)))
 
 
+def test_a_file_url_may_be_quoted(folder, tmp_path):
+    path = tmp_path / "photos" / "a mill 100%.png"
+    path.parent.mkdir()
+    picture("dogs/1.png").save(path)
+    chats = [{"messages": [ask(see(name)), ANSWER]} for name in (path.as_uri(), path.name)]
+    dataset = run(folder, tmp_path, chats, images=str(path.parent)).dataset()
+    assert [names_in(row) for row in dataset] == [[path.name]] * 2
+
+
 def test_a_text_with_the_mark_of_images_is_a_text(folder, tmp_path):
     odd = {"messages": [{"role": "user", "content": "\ufdda?"}, ANSWER]}
     run(folder, tmp_path, [odd] * 5)

@@ -54,7 +54,7 @@ def _has_bytes(files: Iterable[ListedFile]) -> bool:
 
 def arrange_folder(files: Sequence[ListedFile]) -> FolderFiles:
     """Find the samples among the files of a folder, and what describes each of them."""
-    tables = {posixpath.dirname(file.relative): file for file in files if posixpath.basename(file.relative) in _TABLES}
+    tables = _list_tables(files)
     others = [file for file in files if posixpath.basename(file.relative) not in _TABLES]
     is_media = _has_bytes(others)
     stems: dict[str, list[ListedFile]] = {}
@@ -83,7 +83,8 @@ def arrange_folder(files: Sequence[ListedFile]) -> FolderFiles:
     rest += [file for stem, group in stems.items() if stem not in used for file in group]
     notes = []
     if rest:
-        notes.append(f"{len(rest):,} files describe no sample and are not read: {rest[0].relative}, …")
+        names = rest[0].relative if len(rest) == 1 else f"{rest[0].relative}, …"
+        notes.append(f"files that describe no sample and are not read: {len(rest):,} ({names})")
     return FolderFiles(_split_by_folder(samples), side_files, notes)
 
 
@@ -100,6 +101,20 @@ def find_class(file: SourceFile) -> str | None:
     if file.split and parts and parts[0].lower() in _SPLITS:
         parts = parts[1:]
     return parts[-1] if parts else None
+
+
+def _list_tables(files: Iterable[ListedFile]) -> dict[str, ListedFile]:
+    """List the tables, by the folder that each describes."""
+    tables: dict[str, ListedFile] = {}
+    for file in files:
+        folder, _, name = file.relative.rpartition("/")
+        if name in _TABLES and folder in tables:
+            raise UsageError(
+                f"{tables[folder].path} and {file.path} describe the files of one folder", help="remove one of them"
+            )
+        if name in _TABLES:
+            tables[folder] = file
+    return tables
 
 
 def _find_table(tables: dict[str, ListedFile], relative: str) -> ListedFile | None:

@@ -26,11 +26,11 @@ from gristmill.core.json_text import (
     to_json_text,
     to_json_values,
 )
-from gristmill.core.media import is_bytes
+from gristmill.core.media import is_bytes, is_media
 from gristmill.core.names import find_nearest
 from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, TEXT, TEXT_TYPE, QuarantinedRecord
 from gristmill.steps.read.batches import build_batch, extra_columns
-from gristmill.steps.read.tables.media_columns import is_media, list_path_columns
+from gristmill.steps.read.tables.media_columns import list_path_columns
 from gristmill.steps.unite.field_types import (
     FieldType,
     is_column_name,
@@ -81,9 +81,12 @@ def check_text_column(schema: pa.Schema, path: str, where: str) -> None:
     kind = find_type(schema, path)
     if kind is None:
         raise make_missing_column_error(schema, path, where)
-    if not is_textual(kind):
+    holds_media = path in schema.names and is_media(schema.field(path).type)
+    if holds_media or not is_textual(kind):
+        content = "images or sounds" if holds_media else kind
         raise UsageError(
-            f"{where}: column {path!r} holds {kind}, not text", help="name the column that holds the text: `text: ...`"
+            f"{where}: column {path!r} holds {content}, not text",
+            help="name the column that holds the text: `text: ...`",
         )
 
 
