@@ -11,6 +11,7 @@ from gristmill_testing.small_tokenizers import trained
 
 from gristmill.cli.running.early_workers import BYTES_A_WORKER, MIN_BYTES, start_workers_early
 from gristmill.engine.pool.worker_pool import WorkerPool
+from gristmill.images.codec import list_formats
 from gristmill.pipeline.planning.placement.in_process import MAX_IN_PROCESS_BYTES
 from gristmill.runtime import loaded_content
 from gristmill.shards.dataset import open_dataset
@@ -21,6 +22,7 @@ from gristmill.text.tokenizers import clear_engine_cache
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "data").mkdir()
+    (tmp_path / "empty" / "folder").mkdir(parents=True)
     for name in ("a.jsonl", "b.jsonl"):
         with (tmp_path / "data" / name).open("wb") as file:
             file.truncate(MIN_BYTES)  # sparse: nobody reads it
@@ -34,7 +36,10 @@ def count_started(folder, recipe, *, workers=2, backend="auto", overrides=()):
         return pool.num_unused
 
 
-@pytest.mark.parametrize("read", ["data/*.jsonl", "[data/a.jsonl, data/b.jsonl]", '"data/{a,b}.jsonl"', '"**/*.jsonl"'])
+READS = ["data/*.jsonl", "[data/a.jsonl, data/b.jsonl]", '"data/{a,b}.jsonl"', '"**/*.jsonl"', "data", '"dat*"', "."]
+
+
+@pytest.mark.parametrize("read", READS)
 def test_a_worker_is_started_for_each_part_of_the_input(folder, read):
     assert count_started(folder, f"output: out\nsources: {{web: {{read: {read}}}}}") == 2
 
@@ -60,7 +65,7 @@ def test_no_worker_is_started_for_a_run_that_may_stay_in_this_process(folder):
         "sources: {web: {read: data/*.jsonl}}",
         'output: out\nsources: {web: {read: "{0..99999999}"}}',
         'output: out\nsources: {web: {read: "data/**.jsonl"}}',  # which pathlib refuses
-        "output: out\nsources: {web: {read: /}}",
+        "output: out\nsources: {web: {read: empty}}",
         'output: out\nsources: {web: {read: ["data/a\\0b.jsonl", "data/a\\0*.jsonl"]}}',
         "output: [",
         "3",
@@ -108,6 +113,14 @@ def test_the_tokenizer_of_a_recipe_is_loaded_ahead(folder, monkeypatch, steps, f
     kept = {key[1][:2] for key in loaded_content._kinds[loaded_content.TOKENIZER] if key[0] == files.content}
     clear_engine_cache()
     assert kept == set(forms)
+
+
+def test_the_formats_of_images_are_loaded_ahead(folder, monkeypatch):
+    jobs = []
+    monkeypatch.setattr(WorkerPool, "start_ahead", lambda self, num_workers, job, **options: jobs.append(job))
+    count_started(folder, "output: out\nsources: {web: {read: data}}\nsteps: [{images: {resize: 256}}]")
+    assert ("gristmill.images.codec", "list_formats", {}) in jobs[0].setup.args[3]
+    assert "JPEG" in list_formats()
 
 
 def test_the_first_look_imports_nothing_that_a_run_needs():

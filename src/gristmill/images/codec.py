@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import warnings
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -57,10 +59,13 @@ def load_pillow() -> ModuleType:
 
 
 @cache
-def _list_formats() -> tuple[str, ...]:
-    """List the formats that are tried, of those that this build of Pillow has."""
+def list_formats() -> tuple[str, ...]:
+    """Load the formats that are tried, of those that this build of Pillow has, and list them."""
     image = load_pillow().Image
-    image.init()
+    image.preinit()  # the common ones; `init` would import 40 more
+    for name in ("Avif", "Jpeg2K", "Tiff", "WebP"):
+        with suppress(ImportError):
+            import_module(f"PIL.{name}ImagePlugin")
     return tuple(name for name in _FORMATS if name in image.OPEN)
 
 
@@ -93,7 +98,7 @@ def open_image(content: bytes | memoryview) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the size is checked below, and damage is an error when it is decoded
-            image = pil.Image.open(io.BytesIO(content), formats=_list_formats())
+            image = pil.Image.open(io.BytesIO(content), formats=list_formats())
     except pil.Image.DecompressionBombError:
         raise ImageError("image_bomb", f"its header states more than {MAX_DECODED_PIXELS:,} pixels") from None
     except pil.UnidentifiedImageError:

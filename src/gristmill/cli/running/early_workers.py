@@ -8,6 +8,7 @@ forks itself into the workers. In doubt none is started, and the plan starts the
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -56,32 +57,41 @@ def start_workers_early(
         tree = parse_yaml(Path(recipe).read_text("utf-8-sig"), recipe)
         apply_overrides(tree, overrides)
         folder = Path(recipe).absolute().parent
-        num_bytes = _count_input_bytes(tree.data, folder)
+        num_workers = choose_num_workers(workers or "auto")
+        num_bytes = _count_input_bytes(tree.data, folder, max(MIN_BYTES + 1, num_workers * BYTES_A_WORKER))
         if num_bytes > MIN_BYTES:
-            num_workers = min(choose_num_workers(workers or "auto"), num_bytes // BYTES_A_WORKER)
+            num_workers = min(num_workers, num_bytes // BYTES_A_WORKER)
             before, after = _list_loads(tree.data, folder)
             job = make_import_job(WORKER_MODULE, make_compute_functions_on_demand, before=before, after=after)
             pool.start_ahead(num_workers, job, forks=True, meanwhile=NEEDED_AT_THE_END)
     return pool
 
 
-def _count_input_bytes(recipe: Any, folder: Path) -> int:
-    """Add up the sizes of the local files that a recipe names; 0 if its output may be there already, or in doubt."""
+def _count_input_bytes(recipe: Any, folder: Path, enough: int) -> int:
+    """Add up the sizes of the local files that a recipe names, until they are `enough`.
+
+    It is 0 if the output may be there already, or in doubt.
+    """
+    num_bytes = 0
     match recipe:
         case {"output": str(output), "sources": dict(sources)} if not (folder / output).exists():
-            files = islice(_list_files(sources, folder), MAX_FILES)
-            return sum(file.stat().st_size for file in files if file.is_file())
-    return 0
+            for file in islice(_list_files(sources, folder), MAX_FILES):
+                num_bytes += file.stat().st_size if file.is_file() else 0
+                if num_bytes >= enough:
+                    break
+    return num_bytes
 
 
 def _list_loads(recipe: dict[str, Any], folder: Path) -> tuple[list[Call], list[Call]]:
-    """List what a worker loads before and after its imports: mostly the local tokenizers of a recipe."""
+    """List what a worker loads before and after its imports: mostly the local tokenizers of a recipe, or Pillow."""
     before: list[Call] = []
     after: list[Call] = [("gristmill.runtime.machine_code", "describe_processor", {})]  # for kernels that read and pack
     steps = [step for step in recipe.get("steps") or [] if isinstance(step, dict)]
     is_chat = any("render" in step for step in steps)
     for step in steps:
         match step:
+            case {"images": _}:
+                after.append(("gristmill.images.codec", "list_formats", {}))
             case {"tokenize": {"tokenizer": str(name), **options}} if (path := folder / name).exists():
                 file = path / "tokenizer.json" if path.is_dir() else path
                 engine = options.get("engine")
@@ -106,9 +116,16 @@ def _list_files(sources: dict[str, Any], folder: Path) -> Iterator[Path]:
                 continue
         for pattern in patterns:
             for name in expand_braces(pattern):
-                yield from _expand_wildcards(folder / name)
+                for path in _expand_wildcards(folder / name):
+                    yield from _list_below(path) if path.is_dir() else [path]
 
 
 def _expand_wildcards(path: Path) -> Iterator[Path]:
     fixed = next((parent for parent in path.parents if not is_wild(str(parent))), path)
     return fixed.glob(str(path.relative_to(fixed))) if is_wild(path.name) or fixed != path.parent else iter([path])
+
+
+def _list_below(folder: Path) -> Iterator[Path]:
+    """List files of a folder, of images say, without looking into very many folders."""
+    for root, _, names in islice(os.walk(folder), MAX_FILES):
+        yield from (Path(root, name) for name in names)
