@@ -22,6 +22,7 @@ from gristmill.core.errors import NotUpToDateError, SourceChangedError, UsageErr
 from gristmill.core.recipe import Source
 from gristmill.pipeline import execution
 from gristmill.pipeline.inspecting.trace import trace
+from gristmill.report.measure import measure_documents
 from gristmill.steps.read.sample_files import descriptions
 from gristmill.stream import Stream
 
@@ -449,6 +450,12 @@ def test_plain_bytes_of_tables_are_samples_like_all_others(tmp_path):
     batch = next(iter(Stream(tmp_path / "out", shuffle=False, decode="bytes").batches(6)))
     assert list(batch["image"]) == contents
     assert list(batch["n"]) == [*range(6)]
+
+
+def test_a_report_of_samples_reads_none_to_measure_texts(folder, tmp_path):
+    dataset = run(tmp_path / "out", steps.Read(read=str(folder)))
+    only_shard(dataset).unlink()
+    assert measure_documents(dataset) == (None, [])
 
 
 def test_a_report_of_members_named_like_texts_that_are_bytes(tmp_path, caplog):

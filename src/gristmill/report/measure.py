@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.media import SAMPLES
 from gristmill.core.records import ORIGIN, TEXT
 from gristmill.report.charts import make_bins
 from gristmill.report.model import Bin, LanguageCount, Lengths
@@ -184,6 +185,8 @@ def _measure_texts(dataset: Dataset, numbers: _LanguageNumbers) -> _Measured:
 
 def _read_texts(dataset: Dataset, numbers: _LanguageNumbers) -> Iterator[_Measured]:
     manifest = dataset.manifest
+    if manifest.kind == SAMPLES:
+        return  # they have no text, and their first rows may be large
     if manifest.format != "arrow":
         yield from _read_first_texts(dataset, numbers)
         return

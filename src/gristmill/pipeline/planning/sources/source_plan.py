@@ -99,6 +99,8 @@ class SourcePlan:
 
     def must_unpack(self, file: SourceFile) -> bool:
         """Tell whether a file is first unpacked into pieces, or scanned for them where it is not compressed."""
+        if file.num_bytes < min(UNPACK_BYTES, UNIT_BYTES) and not file.is_scanned:
+            return False  # nothing else is asked of the files of a large folder
         is_compressed = find_codec(file.relative) is not None
         if file_format(file.relative, self.read.format) == "webdataset":
             # A compressed tar is unpacked as a whole, which is too much for the first records alone.

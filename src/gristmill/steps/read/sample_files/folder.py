@@ -70,7 +70,7 @@ def arrange_folder(files: Sequence[ListedFile]) -> FolderFiles:
     if not samples:  # files that could describe others are the samples themselves
         samples, stems = [file for group in stems.values() for file in group], {}
     side_files = {}
-    for file in samples:
+    for file in samples if stems or tables else []:
         described = [
             _make_side_file(side, get_extension(side.relative)) for side in stems.get(_cut_extension(file.relative), [])
         ]
@@ -79,7 +79,7 @@ def arrange_folder(files: Sequence[ListedFile]) -> FolderFiles:
             described.append(_make_side_file(table, TABLE))
         if described:
             side_files[file.relative] = tuple(described)
-    used = {_cut_extension(file.relative) for file in samples}
+    used = {_cut_extension(file.relative) for file in samples} if stems else set()
     rest += [file for stem, group in stems.items() if stem not in used for file in group]
     notes = []
     if rest:
@@ -148,7 +148,8 @@ def _split_by_folder(samples: list[ListedFile]) -> dict[str, list[ListedFile]]:
 
 
 def _cut_extension(relative: str) -> str:
-    return relative[: len(relative) - len(get_extension(relative)) - 1] if get_extension(relative) else relative
+    extension = get_extension(relative)
+    return relative[: len(relative) - len(extension) - 1] if extension else relative
 
 
 def make_key(relative: str) -> str:
