@@ -42,6 +42,11 @@ def test_no_mail_addresses(text):
     assert clean(text) == text
 
 
+def test_addresses_behind_dots():
+    assert clean("Mail: .ann@example.com; (.....ann.lee@example.com)") == "Mail: .<EMAIL>; (.....<EMAIL>)"
+    assert clean("very.”odd”.ann@example.com") == "very.”odd”.<EMAIL>"
+
+
 def test_addresses_between_letters_of_scripts_without_spaces():
     assert clean("请联系ann@example.com谢谢, ann@example.com으로") == "请联系<EMAIL>谢谢, <EMAIL>으로"
 

@@ -56,7 +56,7 @@ _PATTERNS: dict[str, _Pattern] = {
     "email": _Pattern(
         rf"[{_NAME}.-]@[A-Za-z0-9{_LETTERS}]",
         re.compile(
-            rf"(?<![{_NAME}.-])[{_NAME}-][{_NAME}.-]{{0,63}}@(?:{_LABEL}\.){{1,8}}(?:[A-Za-z]{{2,63}}(?![A-Za-z0-9-])"
+            rf"(?<![{_NAME}-])[{_NAME}-][{_NAME}.-]{{0,63}}@(?:{_LABEL}\.){{1,8}}(?:[A-Za-z]{{2,63}}(?![A-Za-z0-9-])"
             rf"|[{_LETTERS}]{{2,63}}(?![A-Za-z0-9{_LETTERS}-]))",
             re.ASCII,
         ),
@@ -110,7 +110,7 @@ class Pii(LocalStep, tag="pii", frozen=True, kw_only=True):
     """
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     kinds: list[str] = msgspec.field(default_factory=lambda: ["email", "ip"])
     placeholders: dict[str, str] = msgspec.field(default_factory=dict)
