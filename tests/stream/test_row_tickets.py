@@ -1,7 +1,6 @@
 """Rows that workers name and their parent gathers: the same batches whoever makes them, and the choice."""
 
 import itertools
-import os
 import sys
 from multiprocessing.reduction import ForkingPickler
 
@@ -43,10 +42,10 @@ def sender():
 
 @pytest.fixture(scope="module")
 def worker():
-    """The process and the ring of a worker that has sent one batch."""
+    """Where the ring of a worker is that has sent one batch."""
     made = BatchSender()
     made.reduce_batch(Batch(ids=torch.arange(8)))
-    return os.getpid(), made.ring.fd
+    return made.ring.place
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def test_a_ticket_is_the_batch(packed, worker, row, batch_size, world_size, data
     rank = data.draw(st.integers(0, world_size - 1))
     stream = Stream(packed, seed=3, rows=61, collate=Collate(fields=FIELDS))
     place = row, batch_size, rank, world_size
-    message = ForkingPickler.dumps(RowTicket(stream.key, *place, 1 << 60, *worker))
+    message = ForkingPickler.dumps(RowTicket(stream.key, *place, 1 << 60, worker))
     received, expected = ForkingPickler.loads(message), as_tensors(stream.batch_at(*place))
     assert type(received) is Batch
     assert set(received) == set(expected)
@@ -117,7 +116,7 @@ def test_a_ticket_is_the_batch(packed, worker, row, batch_size, world_size, data
 def test_slow_tickets_and_their_costs_are_noted(packed, sender):
     stream = Stream(packed)
     for slow_ns in (1 << 60, 0):
-        row_tickets._gather(stream.key, 0, 4, 0, 1, slow_ns, os.getpid(), sender.ring.fd)
+        row_tickets._gather(stream.key, 0, 4, 0, 1, slow_ns, sender.ring.place)
     copy_ns, gather_ns, num_slow = sender.ring.costs.read()
     assert copy_ns == 0
     assert gather_ns > 0
@@ -125,7 +124,7 @@ def test_slow_tickets_and_their_costs_are_noted(packed, sender):
 
 
 def test_a_batch_that_cannot_be_made_is_an_error_of_the_loader(worker):
-    failure = row_tickets._gather("no such stream", 0, 4, 0, 1, 0, *worker)
+    failure = row_tickets._gather("no such stream", 0, 4, 0, 1, 0, worker)
     assert isinstance(failure, ExceptionWrapper)
     with pytest.raises(UsageError, match="not in the process"):
         failure.reraise()

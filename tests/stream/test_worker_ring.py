@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
+from gristmill.core.errors import UsageError
 from gristmill.stream import Stream
 from gristmill.stream.batches.collate import Batch
 from gristmill.stream.torch import TorchDataset, worker_ring
@@ -109,10 +110,26 @@ def test_a_process_without_descriptors_sends_the_ordinary_way(monkeypatch):
     assert_equal_batches(received, batch)
 
 
+def test_a_later_worker_of_the_same_number_has_a_ring_of_its_own():
+    """Numbers of processes come again: the ring of the first worker may still be mapped, or not be read yet."""
+    first, second = BatchSender(), BatchSender()
+    send(first, make_batch(ids=torch.zeros(8)))
+    rebuild, unread = first.reduce_batch(make_batch(ids=torch.zeros(8)))
+    os.close(first.ring.place.fd)
+    batch = make_batch(ids=torch.ones(8))
+    received, is_slot = send(second, batch)
+    assert is_slot
+    assert second.ring.place.fd == first.ring.place.fd
+    assert_equal_batches(received, batch)
+    del worker_ring._rings[first.ring.place]
+    with pytest.raises(UsageError, match="another process has its number"):
+        rebuild(*unread)
+
+
 def test_only_slots_that_were_used_take_memory():
     ring = WorkerRing(1 << 20)
     assert ring.copy_in({"x": np.ones(1 << 17)}) is not None
-    assert os.fstat(ring.fd).st_blocks * 512 < 2 << 20
+    assert os.fstat(ring.place.fd).st_blocks * 512 < 2 << 20
 
 
 @pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("spawn", 1)])
@@ -188,7 +205,7 @@ def test_a_killed_worker_is_an_error_and_leaves_nothing(packed):
     del iterator
     gc.collect()
     assert not any(psutil.pid_exists(pid) for pid in workers)
-    assert not {pid for pid, _ in worker_ring._rings} & set(workers)
+    assert not {place.process for place in worker_ring._rings} & set(workers)
     assert left_in_shared_memory(workers) == []
 
 

@@ -15,7 +15,6 @@ from a store, images, samples and balanced ranks always go through the ring: the
 
 from __future__ import annotations
 
-import os
 import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from gristmill.stream.batches.collate import Batch
     from gristmill.stream.stream import Stream
-    from gristmill.stream.torch.worker_ring import BatchSender
+    from gristmill.stream.torch.worker_ring import BatchSender, RingPlace
 
 _FIRST_BATCHES = 8
 """The batches that a worker makes before its first ticket."""
@@ -81,7 +80,7 @@ class TicketChooser:
         if is_dear or not copy_ns or stream.reader.read_ahead.is_cold:
             return None
         self._num_tickets += 1
-        return RowTicket(stream.key, row, batch_size, rank, world_size, _SLOW * copy_ns, os.getpid(), ring.fd)
+        return RowTicket(stream.key, row, batch_size, rank, world_size, _SLOW * copy_ns, ring.place)
 
 
 @cache
@@ -98,7 +97,7 @@ def can_gather_in_parent(stream: Stream) -> bool:
 
 
 def _gather(
-    key: str, row: int, batch_size: int, rank: int, world_size: int, slow_ns: int, worker: int, worker_fd: int
+    key: str, row: int, batch_size: int, rank: int, world_size: int, slow_ns: int, ring: RingPlace
 ) -> Batch | ExceptionWrapper:
     """Make the batch of a ticket."""
     start, num_faults = time.thread_time_ns(), ReadAhead.num_faults()
@@ -111,7 +110,7 @@ def _gather(
             )
         batch = as_tensors(stream.batch_at(row, batch_size, rank, world_size, new=choose_memory()))
         stream.accounting.add_received(batch)
-        costs, nanoseconds = ParentCosts(map_ring(worker, worker_fd)), time.thread_time_ns() - start
+        costs, nanoseconds = ParentCosts(map_ring(ring)), time.thread_time_ns() - start
         costs.note(GATHER, nanoseconds)
         if nanoseconds > slow_ns or ReadAhead.num_faults() > num_faults:
             costs.note_slow()

@@ -28,6 +28,7 @@ import time
 import weakref
 from functools import cache
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,12 +59,20 @@ Place = tuple[str, str, tuple[int, ...], int]
 """The name, type and shape of a tensor, and where it begins in its slot."""
 
 
-class Ticket(NamedTuple):
-    """The message that a worker sends in place of tensors."""
+class RingPlace(NamedTuple):
+    """Where the parent finds the ring of a worker."""
 
     process: int
     fd: int
     """The descriptor of the ring in the worker."""
+    name: str
+    """A name of its own: a later process may have the same number."""
+
+
+class Ticket(NamedTuple):
+    """The message that a worker sends in place of tensors."""
+
+    ring: RingPlace
     slot: int
     slot_bytes: int
     places: list[Place]
@@ -100,9 +109,10 @@ class WorkerRing:
 
     def __init__(self, batch_bytes: int) -> None:
         self.slot_bytes = -(-batch_bytes * _ROOM // _PAGE) * _PAGE
-        self.fd = os.memfd_create("gristmill-batches", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, _PAGE + _NUM_SLOTS * self.slot_bytes)
-        self._memory = mmap.mmap(self.fd, 0)
+        name = f"gristmill-batches-{os.urandom(8).hex()}"
+        self.place = RingPlace(os.getpid(), os.memfd_create(name, os.MFD_CLOEXEC), name)
+        os.ftruncate(self.place.fd, _PAGE + _NUM_SLOTS * self.slot_bytes)
+        self._memory = mmap.mmap(self.place.fd, 0)
         self.costs = ParentCosts(self._memory)
 
     def copy_in(self, arrays: dict[str, NDArray[Any]]) -> tuple[int, list[Place]] | None:
@@ -137,7 +147,7 @@ class BatchSender:
             return _make_batch, (dict(batch), batch.__dict__)
         rest = {name: value for name, value in batch.items() if name not in arrays}
         slot, places = copied
-        return _redeem, tuple(Ticket(os.getpid(), ring.fd, slot, ring.slot_bytes, places, rest, batch.__dict__))
+        return _redeem, tuple(Ticket(ring.place, slot, ring.slot_bytes, places, rest, batch.__dict__))
 
     def _open_ring(self, num_bytes: int) -> WorkerRing | None:
         if self.ring is None and self._can_have_ring:
@@ -161,8 +171,8 @@ def _register_sender(process: int) -> BatchSender:  # noqa: ARG001  (one for eac
     return sender
 
 
-_rings: dict[tuple[int, int], mmap.mmap] = {}
-"""The rings that this process has mapped, by worker process and its descriptor."""
+_rings: dict[RingPlace, mmap.mmap] = {}
+"""The rings that this process has mapped."""
 
 
 def _align(num_bytes: int) -> int:
@@ -192,7 +202,7 @@ def _redeem(*fields: Any) -> Batch:
     """Copy the tensors of a ticket out of their slot, and free it."""
     started = time.thread_time_ns()
     ticket = Ticket(*fields)
-    memory = map_ring(ticket.process, ticket.fd)
+    memory = map_ring(ticket.ring)
     start = _PAGE + ticket.slot * ticket.slot_bytes
     new = choose_memory()  # not with torch, which would start threads to copy so little
     items = {}
@@ -211,23 +221,25 @@ def choose_memory() -> Callable[..., Any]:
     return make_pinned_array if torch.cuda.is_initialized() else np.empty  # type: ignore[no-untyped-call]
 
 
-def map_ring(worker: int, worker_fd: int) -> mmap.mmap:
+def map_ring(place: RingPlace) -> mmap.mmap:
     """Map the ring of a worker process, once. It is unmapped when the worker's process object is gone."""
-    if (mapped := _rings.get((worker, worker_fd))) is not None:
+    if (mapped := _rings.get(place)) is not None:
         return mapped
     try:
-        fd = os.open(f"/proc/{worker}/fd/{worker_fd}", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(f"/proc/{place.process}/fd/{place.fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if f"/memfd:{place.name} " not in os.fspath(Path(f"/proc/self/fd/{fd}").readlink()):
+                raise OSError("another process has its number now")
+            memory = mmap.mmap(fd, 0)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise UsageError(
-            f"the memory of the loader worker {worker} cannot be opened: {error}",
+            f"the memory of the loader worker {place.process} cannot be opened: {error}",
             help="if no worker was killed, read the DataLoader in the process that made it",
         ) from error
-    try:
-        memory = mmap.mmap(fd, 0)
-    finally:
-        os.close(fd)
-    _rings[worker, worker_fd] = memory
+    _rings[place] = memory
     for process in multiprocessing.active_children():
-        if process.pid == worker:
-            weakref.finalize(process, _rings.pop, (worker, worker_fd), None).atexit = False
+        if process.pid == place.process:
+            weakref.finalize(process, _rings.pop, place, None).atexit = False
     return memory
