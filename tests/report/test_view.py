@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from gristmill_testing.pictures import photo
 from gristmill_testing.reports import EVIL
+from gristmill_testing.small_tokenizers import trained
 
 import gristmill as gm
 from gristmill import steps
@@ -143,6 +144,45 @@ def test_tokens_and_masks(serve, browser, rows):
     assert shown == texts
     origin = page.run("document.querySelector('#row-0 .document a').textContent")
     assert titles[0].endswith(origin)
+    page.close()
+
+
+def test_a_late_answer_does_not_take_the_page_elsewhere(serve, browser, web):
+    viewer = serve(web)
+    page = browser.open(viewer.url)
+    read_page(page)
+    origin = json.loads(ask(viewer, f"/{viewer.token}/rows?name=out&row=0&count=1")[1])["rows"][0]["origin"]
+    page.run(
+        "window.send = window.fetch; window.fetch = (path, options) => (path.startsWith('document?') ? "
+        "new Promise((answer) => { window.release = async () => { const got = await send(path, options); "
+        "answer(got.clone()); await got.text(); }; }) : send(path, options))"
+    )
+    page.run(f"location.hash = 'show=out&document={quote(origin)}'")
+    page.wait("window.release")
+    page.run("location.hash = 'show=out&row=20'")
+    page.wait("document.querySelector('#row-20')")
+    page.run("release().then(() => send('info'), () => null).then(() => null)")
+    assert page.run("location.hash") == "#show=out&row=20"
+    page.close()
+
+
+def test_characters_of_several_tokens_are_readable(serve, browser, tmp_path):
+    """A tokenizer of English splits other letters into bytes: none of them is a character, all together are."""
+    text = "Ein „Wort“ und ভাষা 😀 end"
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    trained(tmp_path / "tokenizer")
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "a.jsonl"))},
+        steps=[steps.Tokenize(tokenizer=str(tmp_path / "tokenizer")), steps.Pack(row_length=256)],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    page = browser.open(serve(tmp_path / "out").url)
+    page.wait("document.querySelector('.document .token')")
+    tokens = page.run("[...document.querySelectorAll('.document .token')].map(t => t.textContent)")
+    assert "".join(tokens).startswith(text)
+    assert "" in tokens
+    assert page.run("document.querySelector('.document .token:empty').getBoundingClientRect().width") > 0
     page.close()
 
 

@@ -19,7 +19,7 @@ const drawTokens = (tokens, origin) => make("pre", { tabindex: "0" }, ...tokens.
   title: `id ${id}${bytes ? ` · bytes ${bytes}` : ""}${trained ? "" : " · not trained"}${origin ? ` · ${origin}` : ""}` }, text)));
 const drawDocument = (entry, link) => make("div", { class: "document" },
   make("p", { class: "note" }, link ? make("a", { href: link(entry.origin) }, entry.origin) : entry.origin, ` · ${count(entry.num_tokens)} tokens`
-    + (entry.tokens.length < entry.num_tokens ? `, of which ${count(entry.tokens.length)} are shown` : "")),
+    + (entry.num_trained === undefined ? "" : `, ${count(entry.num_trained)} trained`) + (entry.tokens.length < entry.num_tokens ? `, of which ${count(entry.tokens.length)} are shown` : "")),
   drawTokens(entry.tokens, entry.origin), drawScores(entry.scores));
 // Line breaks that differ would be seen by nobody.
 const showSpaces = (text) => text.replaceAll("\r", "␍").replaceAll("\n", "⏎\n").replaceAll("\t", "⇥\t");

@@ -3,7 +3,8 @@ const PAGE = 10;
 const controls = document.getElementById("controls"), list = document.getElementById("rows");
 const collections = new Map(), chosen = new Set();
 const KEPT = ["split", "source", "reason", "score"];
-let place = new URLSearchParams(), page = null, searching = null, shownRequest = "";
+let place = new URLSearchParams(), page = null;
+let requests = new AbortController();  // of what is shown; another address ends them
 
 const address = (changes, from = place) => {
   const next = new URLSearchParams(from);
@@ -21,7 +22,7 @@ const request = (names, extra) => {
   return words;
 };
 const fetchJson = async (path) => {
-  const answer = await fetch(path);
+  const answer = await fetch(path, { signal: requests.signal });
   const data = await answer.json();
   if (!answer.ok) throw new Error(data.error || answer.statusText);
   return data;
@@ -45,11 +46,8 @@ const drawSave = () => {
 
 const showRows = async () => {
   const words = request([...KEPT, "row", "step", "batch", "world"], { count: PAGE });
-  shownRequest = String(words);
   list.replaceChildren(make("p", { class: "note" }, "reading …"));
-  const answer = await fetchJson(`rows?${words}`);
-  if (shownRequest !== String(words)) return;
-  page = answer;
+  page = await fetchJson(`rows?${words}`);
   const note = page.note ? [make("p", { class: "note", id: "collection-note" }, page.note)] : [];
   const rows = page.rows.length ? page.rows.map((row) => drawRow(row, makeLinks())) : page.note ? [] : [make("p", { class: "note" }, "There are no rows.")];
   list.replaceChildren(...note, ...rows);
@@ -87,14 +85,12 @@ const showMixture = async () => {
       make("tbody", {}, ...mixture.points.map((point) => make("tr", {}, make("td", { class: "number" }, make("a", { href: address({ step: point.step, mixture: null, row: null }) }, count(point.step))),
         ...point.shares.map((share) => make("td", { class: "number" }, percent(share)))))))))));
 };
-const stopSearch = () => { if (searching) { searching.abort(); searching = null; } };
 const search = async () => {
-  searching = new AbortController();
   const status = make("p", { class: "note", id: "search-status", role: "status" }, "searching …");
   list.replaceChildren(status);
   fetchJson(`rows?${request(KEPT, { count: 1 })}`).then((answer) => drawFilters(answer.facets), () => {});
   let hits = 0;
-  const answer = await fetch(`search?${request([...KEPT, "query", "kind"], {})}`, { signal: searching.signal });
+  const answer = await fetch(`search?${request([...KEPT, "query", "kind"], {})}`, { signal: requests.signal });
   if (!answer.ok) throw new Error((await answer.json()).error);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -171,16 +167,19 @@ const drawControls = () => {
     make("div", { class: "bar", id: "filters" }),
     make("div", { class: "bar" }, make("button", { type: "button", id: "previous", onclick: () => turnPage("previous") }, "← previous"),
       make("button", { type: "button", id: "next", onclick: () => turnPage("next") }, "next →"), make("span", { class: "note", id: "position" }),
-      make("a", { id: "save", hidden: true, download: "rows.html" }))];
+      make("a", { id: "save", hidden: true, download: "rows.html" })),
+    make("p", { class: "note", id: "help" },
+      ...(collection.has_tokens ? ["The ground changes with every token; ", make("u", {}, "underlined"), " tokens are not trained; point at one for its id, bytes and origin. "] : []),
+      `Keys: / search, g row, ${collection.has_steps ? "s step, " : ""}f filters, n next, p previous, G last page.`)];
   controls.replaceChildren(...bars.filter((bar) => bar !== null));
   drawSave();
 };
 const update = async () => {
-  stopSearch();
+  requests.abort();
+  requests = new AbortController();
   const before = current();
   place = new URLSearchParams(location.hash.slice(1));
   if (before !== current() || !controls.firstChild) drawControls();
-  shownRequest = "";
   document.getElementById("position").textContent = "";
   for (const id of ["query", "step", "document", "kind", "batch", "world"]) { const input = document.getElementById(id); if (input && input !== document.activeElement) input.value = place.get(id) || { kind: "text", batch: "8", world: "1" }[id] || ""; }
   try {
@@ -193,7 +192,6 @@ const update = async () => {
     } else await showRows();
   } catch (error) { if (error.name !== "AbortError") fail(error); }
 };
-addEventListener("hashchange", update);
 addEventListener("keydown", (event) => {
   if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) {
     if (event.key === "Escape") event.target.blur();
@@ -206,5 +204,6 @@ addEventListener("keydown", (event) => {
 });
 fetchJson("info").then((answer) => {
   for (const collection of answer) collections.set(collection.name, collection);
+  addEventListener("hashchange", update);
   update();
 }).catch(fail);

@@ -92,8 +92,10 @@ class DatasetRows(Rows):
             shown = max(start, min(end, _MAX_TOKENS))
             ids = record[INPUT_IDS][start:shown].tolist()
             trained = record[LOSS_MASK][start:shown].tolist() if LOSS_MASK in record else [True] * len(ids)
-            tokens = self.token_texts.describe(ids, trained)
-            yield {"origin": origin, "scores": values, "num_tokens": end - start, "tokens": tokens}
+            described = {"origin": origin, "scores": values, "num_tokens": end - start}
+            if LOSS_MASK in record:
+                described["num_trained"] = int(np.count_nonzero(record[LOSS_MASK][start:end]))
+            yield {**described, "tokens": self.token_texts.describe(ids, trained)}
 
     def read_pictures(self, number: int) -> list[bytes]:
         return [content for _, content in list_pictures(self.dataset[number])]

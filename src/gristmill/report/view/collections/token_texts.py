@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,17 @@ class TokenTexts:
     def describe(self, ids: list[int], trained: list[bool]) -> list[tuple[int, str, int, str]]:
         """Describe tokens: id, text, 1 if it is trained, bytes as hexadecimal numbers."""
         return [
-            (token, self._show(token), int(flag), self._show_bytes(token))
-            for token, flag in zip(ids, trained, strict=True)
+            (token, text, int(flag), self._show_bytes(token))
+            for token, text, flag in zip(ids, self._list_texts(ids), trained, strict=True)
         ]
+
+    def _list_texts(self, ids: list[int]) -> list[str]:
+        """List the texts of neighbouring tokens. A character of several tokens is the text of the last of them."""
+        table = self._bytes
+        if table is None or max(ids, default=0) >= len(table):
+            return [self._show(token) for token in ids]
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return [decoder.decode(table[token], final=number == len(ids)) for number, token in enumerate(ids, 1)]
 
     def _show(self, token: int) -> str:
         text = self._texts.get(token)

@@ -96,7 +96,8 @@ def _list_parts(row: dict[str, Any]) -> Iterator[list[Segment]]:
         else:
             yield [(text, style if differs else "plain") for text, differs in side["pieces"]]
     for document in row.get("documents", ()):
-        yield [(f"── {document['origin']} · {document['num_tokens']:,} tokens", "quiet")]
+        trained = f", {document['num_trained']:,} trained" if "num_trained" in document else ""
+        yield [(f"── {document['origin']} · {document['num_tokens']:,} tokens{trained}", "quiet")]
         yield [
             (text, ("token" if number % 2 else "plain") if trained else "untrained")
             for number, (_, text, trained, _) in enumerate(document["tokens"])
