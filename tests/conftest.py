@@ -13,6 +13,14 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from gristmill_testing.buckets import CREDENTIALS, Bucket, SeaweedServer, find_weed
+from gristmill_testing.cloud_stores import (
+    AZURE_ACCOUNT,
+    AZURE_KEY,
+    AzuriteServer,
+    GoogleServer,
+    find_azurite,
+    make_google_modules,
+)
 from gristmill_testing.fake_packages import forget_packages
 from gristmill_testing.process_state import describe_changes, read_constants, read_settings
 from gristmill_testing.watching import MARK, Leftovers
@@ -22,6 +30,7 @@ from gristmill.pipeline.jobs import mix_lane  # noqa: F401
 from gristmill.pipeline.planning import cluster_estimate, plan  # noqa: F401
 from gristmill.pipeline.publishing import mixed_lane  # noqa: F401
 from gristmill.pipeline.stages import unit_tasks  # noqa: F401
+from gristmill.storage.stores.open_store import forget_stores
 from gristmill.storage.user_cache.plan_cache import choose_plan_cache
 
 # No test may fail because the machine is slow: hypothesis has no say on time. Each run draws other examples.
@@ -133,12 +142,49 @@ def seaweed(tmp_path_factory):
 @pytest.fixture
 def s3(seaweed, monkeypatch):
     """An empty bucket of the real store, to which the environment leads."""
-    from gristmill.storage.stores.open_store import forget_stores
-
     for key, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": seaweed.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(key, value)
     forget_stores()
     yield Bucket(seaweed.endpoint, f"test-{uuid.uuid4().hex[:12]}").create()
+    forget_stores()
+
+
+@pytest.fixture
+def gs(monkeypatch):
+    """The URL of an empty bucket behind Google's interface."""
+    pytest.importorskip("obstore")
+    server = GoogleServer()
+    for name, module in make_google_modules("test-token").items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "obstore.auth.google", raising=False)
+    monkeypatch.setenv("GOOGLE_BASE_URL", server.endpoint)
+    forget_stores()
+    yield "gs://bucket"
+    forget_stores()
+    server.close()
+    assert server.tokens <= {"Bearer test-token"}
+    assert server.uploads == {}
+
+
+@pytest.fixture(scope="session")
+def azurite():
+    """Azure's emulator on this machine, shared by all tests."""
+    pytest.importorskip("obstore")
+    if find_azurite() is None:
+        pytest.skip("Azurite is not installed: npm install -g azurite")
+    server = AzuriteServer("container")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def az(azurite, monkeypatch):
+    """The URL of an empty folder of Azure's emulator, to which the environment leads."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", AZURE_ACCOUNT)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", azurite.endpoint)
+    forget_stores()
+    yield f"az://container/{uuid.uuid4().hex}"
     forget_stores()
 
 

@@ -12,11 +12,12 @@ from gristmill.storage.locations import StorePath, list_files_below, measure_fil
 from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError
 
 
-@pytest.fixture(params=["memory", "s3"])
+@pytest.fixture(params=["memory", "s3", "gs", "az"])
 def folder(request):
-    if request.param == "s3":
-        return StorePath(f"{request.getfixturevalue('s3').url}/folder")
-    return StorePath(f"memory://{uuid.uuid4().hex}/folder")
+    if request.param == "memory":
+        return StorePath(f"memory://{uuid.uuid4().hex}/folder")
+    bucket = request.getfixturevalue(request.param)
+    return StorePath(f"{bucket.url if request.param == 's3' else bucket}/folder")
 
 
 def put(folder, name, data, **options):

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from gristmill.storage.stores.options import StorageOptions
 
 _KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
+_ENDPOINT_VARIABLES = {
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "gcs": ("GOOGLE_BASE_URL",),
+}
+_GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _RENEWAL = timedelta(minutes=5)
 """How long temporary credentials are used before botocore is asked again, which renews them in time."""
 
@@ -40,10 +46,9 @@ def choose_settings(protocol: str, options: StorageOptions) -> tuple[dict[str, A
     if options.anonymous:
         settings["skip_signature"] = True
     elif protocol in ("gs", "gcs"):
-        from obstore.auth.google import GoogleCredentialProvider  # noqa: PLC0415
-
-        settings["credential_provider"] = GoogleCredentialProvider()
-    return settings, {"allow_http": True} if _is_plain(options.endpoint) else {}
+        settings["credential_provider"] = _make_google_provider()
+    endpoint = options.endpoint or _find_obstore_endpoint(protocol)
+    return settings, {"allow_http": True} if _is_plain(endpoint) else {}
 
 
 def look_up_options(bucket: str, options: StorageOptions) -> StorageOptions:
@@ -118,6 +123,17 @@ def _make_provider(session: Any) -> Callable[[], dict[str, Any]]:
     return provide
 
 
+def _make_google_provider() -> Any:
+    try:
+        import google.auth  # noqa: PLC0415  (only for Google)
+        from obstore.auth.google import GoogleCredentialProvider  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(f"gs:// needs a package: {error}", help="install gristmill[gcs]") from error
+    # The key of a service account gets no token without a scope.
+    credentials, _ = google.auth.default(scopes=[_GOOGLE_SCOPE])
+    return GoogleCredentialProvider(credentials)
+
+
 def _open_session(options: StorageOptions) -> Any:
     try:
         import botocore.session  # noqa: PLC0415  (only for S3)
@@ -142,6 +158,12 @@ def _find_endpoint(session: Any, options: StorageOptions) -> str | None:
     )
     endpoint: str | None = provider.provide()
     return endpoint
+
+
+def _find_obstore_endpoint(protocol: str) -> str | None:
+    """Find the endpoint that obstore takes from the environment, such as that of an emulator."""
+    endpoints = (os.environ.get(name) for name in _ENDPOINT_VARIABLES.get(protocol, ()))  # noqa: TID251  (as obstore)
+    return next(filter(None, endpoints), None)
 
 
 def _is_plain(endpoint: str | None) -> bool:

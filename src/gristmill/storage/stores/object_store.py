@@ -1,8 +1,8 @@
 """Object stores (S3, Google, Azure) through obstore: fast, with exact errors, and with conditional writes.
 
-obstore makes each request once, because `ask_store` retries; only the parts of an upload are retried by obstore itself.
-Every part carries its SHA-256, which the store compares with what it has received. Listings come a thousand names at a
-time and are never held as a whole.
+obstore makes each request once, because `ask_store` retries; only the parts of an upload, and Azure's listings, are
+retried by obstore itself. To S3 every part goes with its SHA-256, which the store compares with what it has received.
+Listings come a thousand names at a time and are never held as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gristmill.core.errors import StoreRefusedError, UsageError
 from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError, StoredObject
 from gristmill.storage.stores.credentials import choose_settings, open_s3_client
 from gristmill.storage.stores.ranged_stream import RangedStream
-from gristmill.storage.stores.requests import TRIES, ask_store, make_changed_error
+from gristmill.storage.stores.requests import TRIES, ask_store, make_changed_error, make_settings_error
 from gristmill.storage.urls import OBJECT_STORES, find_bucket
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gristmill.storage.stores.options import StorageOptions
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure"}
+_GOOGLE = ("gs", "gcs")
 CONCURRENT_PARTS = 4
 """The parts of an upload that are under way at once."""
 _PAGE_OBJECTS = 1000
@@ -98,7 +99,7 @@ class ObjectStore:
         return cast("tuple[bytes, StoredObject]", self._ask(key, get))
 
     def put(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> str:
-        mode: Any = "create" if create else "overwrite" if replaces is None else {"e_tag": f'"{replaces}"'}
+        mode: Any = "create" if create else "overwrite" if replaces is None else self._match_version(key, replaces)
         result = self._ask(
             key, lambda: self._library.put(self._handle, key, bytes(data), mode=mode, use_multipart=False)
         )
@@ -108,7 +109,7 @@ class ObjectStore:
         # No retry from here: the pieces come once. obstore retries each part, and aborts the upload if that fails.
         put = partial(
             self._library.put,
-            self._upload_handle,
+            self._retrying_handle,
             key,
             use_multipart=True,
             chunk_size=PIECE_BYTES,
@@ -134,16 +135,20 @@ class ObjectStore:
     def list_folder(self, prefix: str) -> Iterator[StoredObject | str]:
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
         offset: str | None = ""
+        last_folder = ""
         while offset is not None:
             entries, start, offset = self._list_after(folder.rstrip("/"), offset), len(folder), None
             for entry in entries:
                 name, is_deeper, _ = entry.key[start:].partition("/")
-                if is_deeper:
-                    # The listing begins again behind that folder: one request, whatever is in it.
+                if not is_deeper:
+                    yield entry
+                elif name != last_folder:
                     yield name
-                    offset = f"{folder}{name}{_AFTER_FOLDER}"
-                    break
-                yield entry
+                    last_folder = name
+                    if self._lists_from_offset:
+                        # The listing begins again behind that folder: one request, whatever is in it.
+                        offset = f"{folder}{name}{_AFTER_FOLDER}"
+                        break
 
     def abort_uploads(self, prefix: str) -> list[str]:
         if self._protocol not in ("s3", "s3a"):
@@ -156,6 +161,23 @@ class ObjectStore:
                 client.abort_multipart_upload(Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"])
                 aborted.append(str(upload["Key"]))
         return aborted
+
+    def _match_version(self, key: str, version: str) -> dict[str, str]:
+        """Return by what a store knows the object that is to be replaced."""
+        if self._protocol not in _GOOGLE:
+            return {"e_tag": f'"{version}"'}
+        try:
+            entry = self._ask(key, lambda: self._library.head(self._handle, key))
+        except FileNotFoundError:
+            entry = None
+        if entry is None or _clean_version(entry) != version:
+            raise ObjectChangedError(f"{self.url(key)} was changed by somebody else")
+        return {"version": entry["version"]}  # Google compares the number of the generation, and no etag
+
+    @property
+    def _lists_from_offset(self) -> bool:
+        """Whether a listing can begin behind a name. Azure ignores where obstore asks it to begin."""
+        return self._protocol != "az"
 
     @property
     def _is_forked(self) -> bool:
@@ -186,22 +208,26 @@ class ObjectStore:
         )
 
     def _list_after(self, prefix: str, offset: str) -> Iterator[StoredObject]:
-        """Iterate over the objects whose keys follow `offset`; a listing that breaks off is resumed."""
+        """Iterate over the objects whose keys follow `offset`; a listing that breaks off is resumed.
+
+        Where a store cannot begin at an offset, obstore asks again for the page that broke off.
+        """
         if self._is_forked:
             raise self._make_fork_error("listed")
         pages: Iterator[list[dict[str, Any]]] | None = None
+        handle, tries = (self._handle, TRIES) if self._lists_from_offset else (self._retrying_handle, 1)
 
         def read_page() -> list[dict[str, Any]] | None:
             nonlocal pages
             if pages is None:
-                pages = iter(self._handle.list(prefix or None, offset=offset or None, chunk_size=_PAGE_OBJECTS))
+                pages = iter(handle.list(prefix or None, offset=offset or None, chunk_size=_PAGE_OBJECTS))
             try:
                 return next(pages, None)
             except Exception:
                 pages = None
                 raise
 
-        while page := self._ask(prefix, read_page):
+        while page := self._ask(prefix, read_page, tries):
             for entry in page:
                 offset = entry["path"]
                 if entry["size"] or self._is_object(offset):
@@ -234,6 +260,8 @@ class ObjectStore:
             except errors.GenericError as error:
                 if "<Code>NoSuchBucket</Code>" in str(error):  # of a listing, which has no other error for it
                     raise FileNotFoundError(f"{self._root}: there is no such bucket") from error
+                if "Wanted range starting at" in str(error):  # an answer of Azure's, which has the end of the object
+                    raise ValueError(f"{self.url(key)} ends before the range") from error
                 raise
 
         answer = ask_store(self.url(key), make_request, tries, has_answered=self._has_answered)
@@ -260,7 +288,7 @@ class ObjectStore:
         return self._open_handle(retries=0)
 
     @cached_property
-    def _upload_handle(self) -> Any:
+    def _retrying_handle(self) -> Any:
         return self._open_handle(retries=TRIES)
 
     def _open_handle(self, retries: int) -> Any:
@@ -270,7 +298,10 @@ class ObjectStore:
         client = {"connect_timeout": "10s", "timeout": "60s"}
         settings, client_settings = ask_store(self._root, lambda: choose_settings(self._protocol, self._options))
         store_class = getattr(obstore.store, OBJECT_STORES[self._protocol])
-        return store_class(self._bucket, retry_config=retry, client_options=client | client_settings, **settings)
+        try:
+            return store_class(self._bucket, retry_config=retry, client_options=client | client_settings, **settings)
+        except self._library.exceptions.BaseError as error:  # before any request
+            raise make_settings_error(self._root, error) from error
 
 
 class _ObjectRanges:

@@ -65,6 +65,7 @@ _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a public bucket write "
     "storage_options: {anonymous: true}",
     "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or another identity in the environment",
     "hf": "run `hf auth login`, or set HF_TOKEN; request access to a gated dataset on its page",
 }
 _NETWORK = {
@@ -115,6 +116,11 @@ def make_changed_error(url: str) -> SourceChangedError:
         f"{redact(url)} has changed while it was read",
         help="run the same command again: it plans again and keeps what has not changed",
     )
+
+
+def make_settings_error(url: str, error: Exception) -> StoreRefusedError:
+    """Make the error for settings with which no request can be made."""
+    return StoreRefusedError(f"{_describe(url)}: {_take_first_line(error)}", help=_find_hint(url, _CREDENTIALS))
 
 
 def _find_real_error(error: Exception) -> Exception:
