@@ -365,6 +365,11 @@ class GlobalStep(Step, frozen=True, kw_only=True):
     """Whether it needs only the first records of a source (`max_first`): the stage before it reads no more of them."""
 
     @property
+    def reads_again(self) -> bool:
+        """Whether its barrier can do without stored records: the next stage reads them from their files again."""
+        return False
+
+    @property
     def joins_sources(self) -> bool:
         """Whether the training records of all sources are written as one interleaved lane."""
         return False

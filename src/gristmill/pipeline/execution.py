@@ -289,7 +289,10 @@ class Execution:
         """Choose how the source's next stage writes its units: for the stage after it, or for the dataset."""
         schema = source.plan.stage_schemas[source.stage_number]
         step = source.stage.global_step
-        return choose_final_output(self._plan, schema) if step is None else StoredStreams(schema, find_annotator(step))
+        if step is None:
+            return choose_final_output(self._plan, schema)
+        reads_again = source.stage_number == 0 and source.plan.reads_again
+        return StoredStreams(schema, find_annotator(step), reads_again)
 
     def _collect_results(self, source: _SourceProgress) -> None:
         """Collect the books and files that a stage's units have left."""

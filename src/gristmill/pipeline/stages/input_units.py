@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, LAYOUT_VERSION, make_units
+from gristmill.pipeline.stages.stored import SIZES_ONLY
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.stages.unpack import UnpackResult, UnpackTask, run_unpack
 from gristmill.pipeline.work_folder import stored_path
@@ -60,9 +61,11 @@ class InputUnits:
             self._plan.recipe.keep_dropped,
             self._plan.recipe.keep_scores,
         )
+        ending = SIZES_ONLY if source.reads_again else ""
         scale = self._plan.recipe.unit_scale
         for unit in make_units(source.files, source.cell_sizes, lambda file: self._find_pieces(source, file), scale):
-            yield StageUnit(source, fingerprint.of(common, [span.identity() for span in unit.spans]), unit.spans)
+            name = fingerprint.of(common, [span.identity() for span in unit.spans])
+            yield StageUnit(source, f"{name}{ending}", unit.spans)
 
     def _find_pieces(self, source: SourcePlan, file: SourceFile) -> Iterator[Span] | None:
         """Find what a compressed file was unpacked to; None if it is not unpacked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from gristmill.storage.locations import Location
 
 
+SIZES_ONLY = "-sizes"
+"""The end of the fingerprints of units whose streams hold no content: another barrier does not find their receipts. The
+next stage's fingerprints are as if the records were stored."""
+
+
 class StoredRecords(Protocol):
     """The input that a barrier passes to the next stage. Each barrier has its own class for it, beside the barrier."""
 
@@ -46,6 +51,14 @@ class StoredRecords(Protocol):
 
     def batches(self, root: Location, seed: int) -> Iterator[pa.RecordBatch]:
         """Read the records, one batch for each cell."""
+
+
+@runtime_checkable
+class WrittenRecords(Protocol):
+    """Stored records that may be read as they are written, without their texts."""
+
+    def written_batches(self, root: Location) -> Iterator[pa.RecordBatch] | None:
+        """Read the records with `RECORD_LINES` and `TEXT_BYTES` in place of record and text; None: cannot be done."""
 
 
 UnitInput: TypeAlias = Span | StoredRecords

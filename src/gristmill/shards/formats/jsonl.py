@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from gristmill.core.errors import UsageError
 from gristmill.core.json_text import is_json, to_json_values
 from gristmill.core.json_values import decode_json
-from gristmill.core.records import ORIGIN, RECORD
+from gristmill.core.records import ORIGIN, RECORD, RECORD_LINES
 from gristmill.storage.codecs.compression import compress_frame, decompress, find_codec
 from gristmill.storage.files import open_input
 
@@ -45,7 +45,10 @@ class JsonlEncoder:
     def block(self, batch: pa.RecordBatch) -> bytes | pa.Buffer:
         if not batch.num_rows:
             return b""
-        lines = _join_record_lines(batch.column(RECORD)) if self.has_record else self._encode_columns(batch)
+        if RECORD_LINES in batch.schema.names:
+            lines = _get_lines(batch.column(RECORD_LINES))
+        else:
+            lines = _join_record_lines(batch.column(RECORD)) if self.has_record else self._encode_columns(batch)
         return lines if self.codec is None else compress_frame(lines, self.codec)
 
     def footer(self) -> bytes:
@@ -69,6 +72,13 @@ def to_json_rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[dict[s
 def to_one_line(record: bytes) -> bytes:
     """Remove line breaks from a JSON text; they can only be between tokens."""
     return msgspec.json.format(record, indent=-1) if b"\n" in record else record
+
+
+def _get_lines(lines: pa.LargeBinaryArray) -> pa.Buffer:
+    """Return lines that are one after another in memory."""
+    _, offsets, data = lines.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(lines) + 1, lines.offset * 8)
+    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
 
 
 def _join_record_lines(records: pa.LargeBinaryArray) -> bytes | pa.Buffer:

@@ -178,6 +178,10 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         return self.max_distance + 1 if self.kind == "image" else self.bands
 
     @property
+    def reads_again(self) -> bool:
+        return self.kind != "image" and not self.count
+
+    @property
     def sketch_bytes(self) -> int:
         """The bytes of a document that pairs are compared by."""
         return SIGNATURE_BYTES if self.kind == "image" else self.bands * self.rows

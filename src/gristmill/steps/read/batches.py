@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import ORIGIN, RECORD, TEXT, make_origins
+from gristmill.core.records import ORIGIN, RECORD, RECORD_BYTES, TEXT, make_origins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ def build_batch(
 
 def extra_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
     """Return the columns that a source carries beside its text, with their types."""
-    return {field.name: field.type for field in schema if field.name not in (ORIGIN, TEXT, RECORD)}
+    return {field.name: field.type for field in schema if field.name not in (ORIGIN, TEXT, RECORD, RECORD_BYTES)}
 
 
 def is_utf8(data: bytes | memoryview) -> bool:

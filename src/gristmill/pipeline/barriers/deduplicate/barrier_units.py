@@ -11,6 +11,9 @@ import numpy as np
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.barriers.base import list_stored_inputs
 from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.planning.units import Span
+from gristmill.pipeline.stages.lines_input import LinesInput
+from gristmill.pipeline.stages.stored import SIZES_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +54,8 @@ class BarrierUnit:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of all streams of the unit that are held out, or that are not."""
-        return fingerprint.of(self.unit.fingerprint, "held out") if self.is_held_out else self.unit.fingerprint
+        name = self.unit.fingerprint.removesuffix(SIZES_ONLY)
+        return fingerprint.of(name, "held out") if self.is_held_out else name
 
     @property
     def num_rows(self) -> int:
@@ -63,11 +67,34 @@ def collect_barrier_units(
 ) -> Iterator[BarrierUnit]:
     """Collect the streams that have documents, of each unit held-out ones first."""
     for unit, result in unit_results:
-        streams = zip(list_stored_inputs(result), result.split_files, strict=True)
-        for stream, file in sorted(streams, key=lambda pair: pair[0].split == TRAIN):
+        streams = list_stored_inputs(result)
+        sizes = [file.data.bytes for file in result.split_files]
+        if unit.fingerprint.endswith(SIZES_ONLY):
+            streams, sizes = _read_lines_again(unit, streams)
+        parts = zip(streams, result.split_files, sizes, strict=True)
+        for stream, file, num_bytes in sorted(parts, key=lambda part: part[0].split == TRAIN):
             if stream.num_rows:
                 is_held_out = stream.split != TRAIN
-                yield BarrierUnit(unit, stream, file.annotation, is_against, is_held_out, file.data.bytes)
+                yield BarrierUnit(unit, stream, file.annotation, is_against, is_held_out, num_bytes)
+
+
+def _read_lines_again(unit: StageUnit, streams: Sequence[StoredInput]) -> tuple[list[StoredInput], list[int]]:
+    """Make inputs of streams whose documents are in the unit's files, and guess how much of these each stands for."""
+    spans = [span for span in unit.inputs if isinstance(span, Span)]
+    files = tuple({span.file.id: span.file for span in spans}.values())
+    num_rows, num_bytes = sum(stream.num_rows for stream in streams), sum(span.num_bytes for span in spans)
+    inputs: list[StoredInput] = [
+        LinesInput(
+            stream.path,
+            stream.num_rows,
+            stream.split,
+            read=unit.source.read,
+            schema=unit.source.stage_schemas[0],
+            files=files,
+        )
+        for stream in streams
+    ]
+    return inputs, [num_bytes * stream.num_rows // max(1, num_rows) for stream in streams]
 
 
 def cut_ranges(units: Sequence[BarrierUnit], partition_bytes: int) -> NDArray[np.int64]:

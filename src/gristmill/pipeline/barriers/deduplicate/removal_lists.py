@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gristmill.core.records import select_rows
+from gristmill.pipeline.stages.lines_input import LinesInput
 from gristmill.steps.deduplicate.deduplicate import with_counts
 from gristmill.storage.mapped_files import read_array
 from gristmill.storage.stored_paths import path_below
@@ -116,7 +117,16 @@ class StoredSurvivors:
     def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
         """Read the documents that stay."""
         removals = self.removed.load(root)
+        if isinstance(self.stored, LinesInput):
+            yield from self.stored.read_selected(root, removals.apply)
+            return
         start = 0
         for batch in self.stored.batches(root, seed):
             yield removals.apply(batch, start)
             start += batch.num_rows
+
+    def written_batches(self, root: Location) -> Iterator[pa.RecordBatch] | None:
+        """Read the documents that stay as they are written, if they are not stored."""
+        if not isinstance(self.stored, LinesInput):
+            return None
+        return self.stored.read_selected(root, self.removed.load(root).apply, are_written=True)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from gristmill.core.json_text import is_json, reason_for_json
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import step_parameters
-from gristmill.core.records import RECORD, SourceFile
+from gristmill.core.records import RECORD, TEXT, SourceFile
 from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
 from gristmill.pipeline.planning.packed_list import PackedList
 from gristmill.pipeline.planning.units import CELLS_PER_UNIT, UNIT_BYTES, Span, cut_into_slices, make_units
 from gristmill.steps.read import RECORD_FORMATS, file_format, open_reader
 from gristmill.steps.records.columns import list_value_columns
 from gristmill.storage.codecs.compression import find_codec
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # A compressed file from this size on is unpacked first, so that all workers can share it.
 UNPACK_BYTES = 16 << 20
+_SIZE_BYTES = 8.0
+"""What a barrier stores of a text or a record that is read again: its size."""
 
 
 @runtime_checkable
@@ -97,6 +100,29 @@ class SourcePlan:
         global_step = self.stages[0].global_step
         return global_step is not None and global_step.needs_first_only
 
+    @property
+    def reads_again(self) -> bool:
+        """Whether its first stage stores no content: what comes to the barrier are lines of local files as they are."""
+        first = self.stages[0]
+        return (
+            first.global_step is not None
+            and first.global_step.reads_again
+            and not first.steps
+            and {TEXT, RECORD} <= {*self.schema.names}
+            and self.read.format in (None, "jsonl")
+            and all(map(self._holds_plain_lines, self.files))
+        )
+
+    def _holds_plain_lines(self, file: SourceFile) -> bool:
+        from gristmill.steps.read.json_files.json_lines import is_from_python  # noqa: PLC0415  (few recipes ask)
+
+        return (
+            file_format(file.path, self.read.format) == "jsonl"
+            and find_codec(file.relative) is None
+            and find_protocol(file.path) is None
+            and not is_from_python(file.path)
+        )
+
     def must_unpack(self, file: SourceFile) -> bool:
         """Tell whether a file is first unpacked into pieces, or scanned for them where it is not compressed."""
         if file.num_bytes < min(UNPACK_BYTES, UNIT_BYTES) and not file.is_scanned:
@@ -163,9 +189,10 @@ class SourcePlan:
     def _estimate_stored_columns(self, unpacked: int) -> list[dict[str, int]]:
         """Estimate what each barrier stores, by column, if nothing is filtered."""
         num_records = unpacked / self.record_bytes if self.record_bytes else 0
-        return [
-            {name: round(num_records * size) for name, size in stored.items()} for stored in self.stored_record_bytes
-        ]
+        stored_bytes = list(self.stored_record_bytes)
+        if stored_bytes and self.reads_again:
+            stored_bytes[0] = stored_bytes[0] | dict.fromkeys((TEXT, RECORD), _SIZE_BYTES)
+        return [{name: round(num_records * size) for name, size in stored.items()} for stored in stored_bytes]
 
     def _estimate_unpacked_bytes(self, file: SourceFile) -> int:
         kind = file_format(file.relative, self.read.format)

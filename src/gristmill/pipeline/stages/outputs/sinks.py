@@ -99,10 +99,23 @@ class RecordSink:
 
 
 def open_stream_sink(
-    schema: pa.Schema, stem: OutputStem, annotator: Annotator | None = None, *, framed: bool = True
+    schema: pa.Schema,
+    stem: OutputStem,
+    annotator: Annotator | None = None,
+    *,
+    framed: bool = True,
+    reads_again: bool = False,
 ) -> RecordSink:
-    """Keep records for later: for each split an Arrow stream, in which the split stays a column."""
-    encoder = ArrowEncoder(canonicalize_schema(schema))
+    """Keep records for later: for each split an Arrow stream, in which the split stays a column.
+
+    With `reads_again` only the sizes of texts and records are kept.
+    """
+    if reads_again:
+        from gristmill.pipeline.stages.outputs.content_sizes import open_sizes_encoder  # noqa: PLC0415  (few recipes)
+
+        encoder: ArrowEncoder = open_sizes_encoder(schema)
+    else:
+        encoder = ArrowEncoder(canonicalize_schema(schema))
     return RecordSink(SplitFileWriter(encoder, stem, framed=framed, annotator=annotator), keeps_split_column=True)
 
 

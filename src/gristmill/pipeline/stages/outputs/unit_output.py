@@ -86,6 +86,8 @@ class StoredStreams:
     schema: pa.Schema
     annotator: Annotator | None = None
     """Notes what the barrier behind the stage has to know, while the records are at hand."""
+    reads_again: bool = False
+    """Whether the next stage reads texts and records from their files again, so that only their sizes are stored."""
     needs_text: ClassVar[bool] = True
     is_intermediate: ClassVar[bool] = True
 
@@ -93,7 +95,7 @@ class StoredStreams:
         return False
 
     def open_sink(self, stem: OutputStem, num_slices: int) -> Sink:  # noqa: ARG002
-        return open_stream_sink(self.schema, stem, self.annotator)
+        return open_stream_sink(self.schema, stem, self.annotator, reads_again=self.reads_again)
 
     def join(self, files: Sequence[SplitFile], stem: OutputStem) -> SinkResult:  # noqa: ARG002
         return SinkResult(list(files))

@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.pipeline.planning.units import Span, cluster_small_files
+from gristmill.pipeline.stages.outputs.unit_output import StoredStreams
 from gristmill.pipeline.stages.slices.slice_task import BYTES_PER_ROW
+from gristmill.pipeline.stages.stored import WrittenRecords
 from gristmill.steps.read import CELL_BYTES, CellBatch, TextsReader, open_reader, read_small_files
 from gristmill.steps.records.record_functions import quarantine_row
 from gristmill.storage.files import check_unchanged
@@ -36,11 +38,18 @@ class SliceReader:
 
     `account` is the account of the records coming in. The reader adds what only it knows: empty files, and what the
     barrier before the stage has dropped or copied. With `keeps_strings` texts stay Python strings where the reader of
-    the file makes them.
+    the file makes them. With `are_written` stored records may come as they are written (`WrittenRecords`).
     """
 
     def __init__(
-        self, stage: StageContext, task: SliceTask, context: Context, account: Account, *, keeps_strings: bool = False
+        self,
+        stage: StageContext,
+        task: SliceTask,
+        context: Context,
+        account: Account,
+        *,
+        keeps_strings: bool = False,
+        are_written: bool = False,
     ) -> None:
         self._stage = stage
         self._source = stage.sources[task.source]
@@ -48,6 +57,13 @@ class SliceReader:
         self._context = context
         self._account = account
         self._keeps_strings = keeps_strings
+        self._are_written = are_written
+        self._schema = self._source.schema
+        output = self._source.output
+        if isinstance(output, StoredStreams) and output.reads_again and not task.excluded and stage.watch is None:
+            from gristmill.pipeline.stages.outputs.content_sizes import leave_record  # noqa: PLC0415  (few recipes)
+
+            self._schema = leave_record(self._schema)
         self.paths: dict[int, str] = {}
         """Relative paths of the files read so far, by the file's id."""
         self.cell_number = 0
@@ -78,7 +94,7 @@ class SliceReader:
                 yield from self._read_stored(stored_records)
         for cluster in cluster_small_files(span for span in self._task.inputs if isinstance(span, Span)):
             if len(cluster) > 1:
-                yield from read_small_files(self._source.read, self._open_in_turn(cluster), self._source.schema)
+                yield from read_small_files(self._source.read, self._open_in_turn(cluster), self._schema)
             else:
                 yield from self._read_span(*cluster)
 
@@ -86,7 +102,7 @@ class SliceReader:
         self._enter_file(span)
         if span.piece is None or span.piece.path == span.file.path:  # pieces in the work folder are our own files
             check_unchanged(span.file.path, span.file.num_bytes, span.file.version)
-        reader = open_reader(self._source.read, span.file, self._source.schema, piece=span.piece)
+        reader = open_reader(self._source.read, span.file, self._schema, piece=span.piece)
         num_cells = span.num_bytes / CELL_BYTES if span.stop is None else span.stop - span.first
         read = reader.read_texts if self._keeps_strings and isinstance(reader, TextsReader) else reader.read_cells
         for cell in read(span.first, span.stop):
@@ -119,7 +135,12 @@ class SliceReader:
 
     def _read_stored(self, stored_records: StoredRecords) -> Iterator[CellBatch]:
         num_records = 0
-        for number, batch in enumerate(stored_records.batches(self._stage.work, self._stage.seed)):
+        batches = None
+        if self._are_written and isinstance(stored_records, WrittenRecords):
+            batches = stored_records.written_batches(self._stage.work)
+        if batches is None:
+            batches = stored_records.batches(self._stage.work, self._stage.seed)
+        for number, batch in enumerate(batches):
             num_records += batch.num_rows
             if stored_records.is_copy:
                 # The originals have come in before, so the copies are created here. Whoever takes the cell counts its

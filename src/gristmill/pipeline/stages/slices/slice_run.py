@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gristmill.core.books import Account
 from gristmill.core.errors import ParityError
-from gristmill.core.records import INPUT_IDS, TEXT, count_values
+from gristmill.core.records import INPUT_IDS, TEXT, TEXT_BYTES, count_values
 from gristmill.core.step import TextsKernel, apply_kernel
 from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
 from gristmill.pipeline.stages.outputs.split_files import open_stem
@@ -61,7 +61,14 @@ class _SliceRun:
         self._kernels = loaded.kernels[task.source]
         self._entry_account = Account(step=self._source.entry_account or "")
         self._accounts = [Account(step=step.name) for step in self._source.steps]
-        self._reader = SliceReader(stage, task, context, self._entry_account, keeps_strings=self._takes_strings())
+        self._reader = SliceReader(
+            stage,
+            task,
+            context,
+            self._entry_account,
+            keeps_strings=self._takes_strings(),
+            are_written=self._is_plain and not self._kernels and not self._source.output.needs_text,
+        )
         self._stem = open_stem(stage.root, task.stem, stage.run_id, syncs=False, source=task.source)
         self._open_files = ExitStack()
         self._quarantine = self._open_quarantine()
@@ -120,11 +127,16 @@ class _SliceRun:
                         self._apply_steps(cell.batch.slice(start, trial.piece_rows))
                     return
 
-    def _takes_strings(self) -> bool:
-        """Tell whether the texts are needed as Python strings only. Pieces and dropped records are cut from batches."""
-        task, stage = self._task, self._stage
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing but the steps and the output looks at records. Pieces are cut from batches."""
+        task = self._task
         is_plain = task.trial is None and not task.excluded and not task.num_acquittals and task.part is None
-        return is_plain and stage.watch is None and stage.keep_dropped is None and self._needs_strings_only()
+        return is_plain and self._stage.watch is None
+
+    def _takes_strings(self) -> bool:
+        """Tell whether the texts are needed as Python strings only. Dropped records are taken from batches."""
+        return self._is_plain and self._stage.keep_dropped is None and self._needs_strings_only()
 
     def _needs_strings_only(self) -> bool:
         for kernel in self._kernels:
@@ -238,5 +250,7 @@ def _add_amounts(account: Account, batch: pa.RecordBatch) -> None:
     """Add how much text or how many tokens come out. That is a difference of offsets, so it costs nothing."""
     if TEXT in batch.schema.names:
         account.text_bytes += count_values(batch.column(TEXT))
+    elif TEXT_BYTES in batch.schema.names:
+        account.text_bytes += int(batch.column(TEXT_BYTES).to_numpy().sum())
     elif INPUT_IDS in batch.schema.names:
         account.tokens += count_values(batch.column(INPUT_IDS))

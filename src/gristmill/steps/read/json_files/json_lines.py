@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.json_text import NAN_AS_NULL
-from gristmill.core.records import RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, QuarantinedRecord
+from gristmill.core.records import RECORD, RECORD_BYTES, RECORD_TYPE, TEXT, TEXT_TYPE, QuarantinedRecord
 from gristmill.core.texts import Texts
 from gristmill.steps.read.batches import build_batch, extra_columns, is_utf8
 from gristmill.steps.read.cells import CellBatch
@@ -42,6 +42,11 @@ _NUM_NAN = re.compile(rb',"\\u0000nan":([0-9]+)(?=}\r?(?:\n|$))')
 """`NUM_NAN` as it is written in a line by `encode_json_line`."""
 
 
+def is_from_python(path: str) -> bool:
+    """Tell whether a file holds records from Python, whose lines are not the records as they are written out."""
+    return _FROM_PYTHON in path or find_protocol(path) == "memory"
+
+
 class JsonLinesReader:
     """A reader of a file of JSON lines, cell by cell."""
 
@@ -54,9 +59,10 @@ class JsonLinesReader:
         self._cells = cells
         self._schema = schema
         self._keeps_record = RECORD in schema.names
+        self._keeps_size = RECORD_BYTES in schema.names
         self._columns = extra_columns(schema)
         self._has_text = TEXT in schema.names
-        self._is_from_python = _FROM_PYTHON in cells.file.path or find_protocol(cells.file.path) == "memory"
+        self._is_from_python = is_from_python(cells.file.path)
         self._fields = JsonFields(read.text if self._has_text else None, self._columns)
         self._may_be_plain = self._cuts_lines and self._has_text and not self._columns and "." not in read.text
 
@@ -90,6 +96,8 @@ class JsonLinesReader:
             if counters[NAN_AS_NULL] and records is not None:
                 records = pa.array([_NUM_NAN.sub(b"", line) for line in records.to_pylist()], RECORD_TYPE)
         columns = self._build_columns(rows, records, has_text=self._has_text and not keeps_strings)
+        if self._keeps_size:
+            columns[RECORD_BYTES] = pa.array(cut.find_sizes(strip=_RETURN))
         schema = self._schema.remove(self._schema.get_field_index(TEXT)) if keeps_strings else self._schema
         batch = build_batch(schema, self._cells.file.id, cut.positions, columns)
         if raw.rest is not None:
@@ -107,6 +115,8 @@ class JsonLinesReader:
 
     def _build_plain(self, raw: RawCell, cut: CutRecords, texts: pa.Array) -> CellBatch:
         columns = {TEXT: texts, **({RECORD: self._records(cut)} if self._keeps_record else {})}
+        if self._keeps_size:
+            columns[RECORD_BYTES] = pa.array(cut.find_sizes(strip=_RETURN))
         return CellBatch(raw.cell, build_batch(self._schema, self._cells.file.id, cut.positions, columns))
 
     def _cut_cell(self, raw: RawCell) -> CutRecords:
@@ -196,6 +206,8 @@ class JsonLinesReader:
                 raise msgspec.DecodeError
             record = pa.array([self._as_line(line)], RECORD_TYPE) if self._keeps_record else None
             columns = self._build_columns([self._fields.retry(line)], record, has_text=self._has_text)
+            if self._keeps_size:
+                columns[RECORD_BYTES] = pa.array([len(self._as_line(line))])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             quarantined.append(rest)
             return batch, 0

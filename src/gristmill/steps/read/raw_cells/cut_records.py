@@ -60,11 +60,13 @@ class CutRecords:
             ends = data[self.stops - 1 - returns]
         return bool((data[self.starts] == first[0]).all() and (ends == last[0]).all())
 
+    def find_sizes(self, strip: int) -> NDArray[np.int64]:
+        """Return the sizes of all records, each without one byte `strip` at its end."""
+        return self._find_ends(strip) - self.starts
+
     def join_records(self, strip: int) -> pa.LargeBinaryArray:
         """Return all records as an array, each without one byte `strip` at its end. Copied once: 0.8 GB/s."""
-        ends = self.stops
-        if len(ends):
-            ends = ends - (np.frombuffer(self.raw.data, np.uint8)[ends - 1] == strip)
+        ends = self._find_ends(strip)
         offsets = np.zeros(len(ends) + 1, np.int64)
         np.cumsum(ends - self.starts, out=offsets[1:])
         data = self.raw.data
@@ -72,6 +74,12 @@ class CutRecords:
         return pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
         )
+
+    def _find_ends(self, strip: int) -> NDArray[np.int64]:
+        ends = self.stops
+        if len(ends):
+            ends = ends - (np.frombuffer(self.raw.data, np.uint8)[ends - 1] == strip)
+        return ends
 
     def drop(self, rows: list[int]) -> None:
         self.starts, self.stops = np.delete(self.starts, rows), np.delete(self.stops, rows)
