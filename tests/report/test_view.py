@@ -115,7 +115,7 @@ def test_rows_in_the_browser(serve, browser, web):
     assert start > 0
     origin = json.loads(ask(viewer, f"/{viewer.token}/rows?name=out&row=0&count=1")[1])["rows"][0]["origin"]
     page.run(f"location.hash = 'show=out&split=validation&document={quote(origin)}'")
-    page.wait("document.getElementById('row-0')")
+    page.wait("location.hash.includes('row=0') && document.getElementById('row-0')")
     page.run("location.hash = 'show=nobody'")
     page.wait("document.getElementById('problem')")
     assert 'nothing here is called "nobody"' in page.run("document.getElementById('problem').textContent")

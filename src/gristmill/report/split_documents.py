@@ -63,8 +63,8 @@ def _find_cut(keys: NDArray[np.uint64], is_continued: NDArray[np.bool_]) -> NDAr
     bits = np.uint64((1 << max(16, len(keys).bit_length() + 1)) - 1)
     is_met = np.zeros(int(bits) + 1, np.bool_)
     is_met[keys[is_continued] & bits] = True
-    found: NDArray[np.bool_] = is_met[keys & bits]
-    return found
+    is_cut: NDArray[np.bool_] = is_met[keys & bits]
+    return is_cut
 
 
 def _join_cut(

@@ -175,6 +175,7 @@ const drawControls = () => {
   drawSave();
 };
 const update = async () => {
+  const asked = location.hash;
   requests.abort();
   requests = new AbortController();
   const before = current();
@@ -188,7 +189,7 @@ const update = async () => {
     else if (place.has("mixture")) await showMixture();
     else if (place.has("document")) {
       const { row } = await fetchJson(`document?${new URLSearchParams({ name: current().name, place: place.get("document") })}`);
-      location.replace(address({ row, document: null, ...Object.fromEntries(KEPT.map((name) => [name, null])) }));  // a filter could hide it
+      if (location.hash === asked) location.replace(address({ row, document: null, ...Object.fromEntries(KEPT.map((name) => [name, null])) }));  // a filter could hide it
     } else await showRows();
   } catch (error) { if (error.name !== "AbortError") fail(error); }
 };
