@@ -9,7 +9,8 @@ import tarfile
 import pytest
 
 from gristmill.core.errors import SourceChangedError
-from gristmill.pipeline.planning.sources import source_draft, source_plan, units
+from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.sources import source_draft, source_plan
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Deduplicate, Read, Shuffle, Write, read
 from gristmill.steps.read import open_reader
