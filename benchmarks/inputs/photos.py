@@ -12,30 +12,44 @@ if TYPE_CHECKING:
 
 SIZE = (640, 480)
 _BASES = 12
+_MAX_DISTINCT = 2500
 
 
 def photo_folder(setting: Setting, count: int) -> Path:
-    """JPEG files of 640 x 480 pixels, about 90 kB each, in four folders of classes."""
+    """JPEG files of 640 x 480 pixels, about 120 kB each, in four folders of classes.
+
+    Of more than 2,500, the others are copies: no work on them looks into the images.
+    """
     root = setting.folder / "inputs" / f"photos-{count}"
     if (root / "complete").exists():
         return root / "images"
+    paths = [root / "images" / f"class-{number % 4}" / f"{number:06d}.jpg" for number in range(count)]
+    shutil.rmtree(root, ignore_errors=True)
+    for path in paths[:4]:
+        path.parent.mkdir(parents=True)
+    if count > _MAX_DISTINCT:
+        distinct = sorted(photo_folder(setting, _MAX_DISTINCT).glob("*/*.jpg"))
+        for number, path in enumerate(paths):
+            shutil.copyfile(distinct[number % _MAX_DISTINCT], path)
+    else:
+        _make_photos(paths)
+    (root / "complete").touch()
+    return root / "images"
+
+
+def _make_photos(paths: list[Path]) -> None:
     import numpy as np
     from PIL import Image
 
-    shutil.rmtree(root, ignore_errors=True)
     rng = np.random.default_rng(7)
     bases = [_make_photo(rng) for _ in range(_BASES)]
-    for number in range(count):
-        path = root / "images" / f"class-{number % 4}" / f"{number:06d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
+    for path in paths:
         # Mixtures of shifted photographs are new photographs, and far quicker to make.
         first, second = (
             np.roll(bases[rng.integers(_BASES)], tuple(rng.integers(0, 480, 2)), (0, 1)).astype(np.uint16)
             for _ in range(2)
         )
         Image.fromarray(((first + second) // 2).astype(np.uint8)).save(path, quality=90)
-    (root / "complete").touch()
-    return root / "images"
 
 
 def _make_photo(rng):

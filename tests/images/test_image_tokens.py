@@ -31,6 +31,26 @@ def test_qwen_counts_like_its_processor(settings):
         assert rule.count(width, height) == int(grid.prod()) // processor.merge_size**2
 
 
+@pytest.mark.parametrize("settings", QWEN_SETTINGS)
+def test_qwen_counts_like_its_processor_at_any_aspect(settings):
+    """Tiny, huge and very long images; about one of eight is refused."""
+    processor = pytest.importorskip("transformers.models.qwen2_vl").Qwen2VLImageProcessor(**settings)
+    rule = make_image_rule("qwen2_vl", settings)
+    numbers = random.Random(3)
+    for _ in range(400):
+        short = int(10 ** numbers.uniform(0, 4))
+        size = [short, int(short * 10 ** numbers.uniform(0, 2.6))]
+        numbers.shuffle(size)
+        width, height = size
+        try:
+            patches = processor.get_number_of_image_patches(height, width, {})
+        except ValueError:
+            with pytest.raises(ValueError, match="200 times"):
+                rule.count(width, height)
+        else:
+            assert rule.count(width, height) == patches // processor.merge_size**2, size
+
+
 def test_qwen_refuses_what_its_processor_refuses():
     processor = pytest.importorskip("transformers.models.qwen2_vl").Qwen2VLImageProcessor()
     with pytest.raises(ValueError, match="aspect"):

@@ -49,7 +49,6 @@ def load_pillow() -> ModuleType:
     """Import Pillow, or say how to install it."""
     try:
         import PIL.Image  # noqa: PLC0415
-        import PIL.ImageOps  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(
             f"images are decoded by Pillow, which cannot be imported: {error}",
