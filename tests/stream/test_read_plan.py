@@ -50,6 +50,22 @@ def test_blocks_fetched_ahead_of_the_last_step_count(open_stream):
         assert bool(plan_reads(open_stream(cache_bytes=cache_bytes), 1, 1, 3).uncertainty) != is_exact
 
 
+@pytest.mark.parametrize("shuffle", [True, {"blocks": 2}, False], ids=["rows", "blocks", "none"])
+@pytest.mark.parametrize("steps", [1, 4, 9])
+def test_what_is_fetched_ahead_for_later_steps_is_planned(open_stream, shuffle, steps):
+    stream = open_stream(shuffle=shuffle, epochs=2, cache_bytes=1 << 30)
+    plan = plan_reads(stream, 1, 1, steps)
+    batches = stream.batches(1)
+    for _ in range(steps):
+        next(batches)
+    blocks = stream.reader.table.blocks
+    blocks._pool.shutdown()  # waits for what was requested
+    most = plan.requests + plan.ahead_requests
+    assert plan.requests <= blocks.cache.num_fetches <= most
+    assert plan.bytes_read <= blocks.cache.fetched_bytes <= plan.bytes_read + plan.ahead_bytes
+    assert most <= len(blocks.rows)
+
+
 def test_the_command_says_whether_it_is_exact(open_stream, tmp_path):
     total = int(open_stream().reader.table.blocks.bytes.sum())
     for cache_bytes, words in ((total // 10, "fetched: about"), (total, "fetched: ")):

@@ -117,9 +117,8 @@ class StreamReader(ABC):
             return
         if self.table.is_complete:
             return
-        window = math.ceil(self._order.window_rows / step)
         num_rows = max(len(find_rows(0)), 1)
-        farthest = max(self.read_ahead.batches_ahead(num_rows), window)
+        window, farthest = self._find_reach(num_rows, step)
         if not self._has_fetched_ahead:
             self._has_fetched_ahead = True
             for number in range(1, min(farthest, _FIRST_BATCHES)):
@@ -131,6 +130,16 @@ class StreamReader(ABC):
         if window:
             few = min(count, math.ceil(_ROWS_OF_LATER_WINDOW / num_rows))
             self.prefetch(np.concatenate([find_rows(2 * farthest + number) for number in range(few)]))
+
+    def count_batches_ahead(self, num_rows: int, step: int) -> int:
+        """Count the batches of so many rows behind the present one whose blocks `fetch_ahead` may have requested."""
+        window, farthest = self._find_reach(num_rows, step)
+        return 2 * farthest + math.ceil(_ROWS_OF_LATER_WINDOW / num_rows) if window else farthest
+
+    def _find_reach(self, num_rows: int, step: int) -> tuple[int, int]:
+        """Find the batches of a window (0: all rows are shuffled), and how many are always requested ahead."""
+        window = math.ceil(self._order.window_rows / step)
+        return window, max(self.read_ahead.batches_ahead(num_rows), window)
 
     def prefetch(self, rows: NDArray[np.int64]) -> None:
         """Start reading rows of a later batch. At the end of an epoch the rows that follow may be others."""

@@ -238,7 +238,8 @@ def plan_command(
     """Compute what training will fetch from the dataset in OUT, which is on a store.
 
     Bytes, requests and the size of the cache follow from the order; nothing is read but the index. They are exact if
-    the cache holds all blocks of these steps; if not, the command says so, and what is fetched at least.
+    the cache holds all blocks of these steps; if not, the command says so, and what is fetched at least. Training
+    fetches ahead: at the last step, blocks of later steps have been fetched, too.
     """
     from gristmill.stream.examining.read_plan import plan_reads  # noqa: PLC0415  (only this command needs it)
 
@@ -254,6 +255,9 @@ def plan_command(
     if plan.uncertainty:
         least = f"{format_bytes(plan.distinct_bytes)} in {format_count(plan.distinct_requests, 'request')}"
         click.echo(f"at least: {least}, each block once; it may be more than that: {plan.uncertainty}")
+    if plan.ahead_requests:
+        ahead = f"{format_bytes(plan.ahead_bytes)} in {format_count(plan.ahead_requests, 'request')}"
+        click.echo(f"ahead, for later steps: up to {ahead} more")
     enough = "is enough" if plan.bytes_read <= plan.distinct_bytes else "is too small to fetch each block once"
     click.echo(f"cache: {format_bytes(plan.cache_bytes)} {enough}; {format_bytes(plan.needed_cache_bytes)} would do")
     if plan.bytes_read > 2 * plan.distinct_bytes:

@@ -1,7 +1,7 @@
 """What a remote stream will fetch, computed from its order and its index alone: nothing is read.
 
 The blocks of every step are known. So requests and bytes are exact for each node whose ranks share a cache that holds
-all of these blocks, without the few that are fetched ahead of the last step. A smaller cache forgets blocks in the
+all of these blocks. What ranks fetch ahead for later steps is counted by itself. A smaller cache forgets blocks in the
 order in which threads and processes have opened them, which nobody knows in advance: two equal runs differ. Then the
 numbers are those of a cache that forgets the block that was used longest ago, and only the least is certain: each block
 once.
@@ -45,6 +45,9 @@ class ReadPlan:
     """The number of blocks that are needed: the least requests."""
     distinct_bytes: int
     """The bytes of all blocks that are needed: what is read if none is fetched twice."""
+    ahead_requests: int
+    """The most requests for later steps, which are made before the last of these steps."""
+    ahead_bytes: int
     cache_bytes: int
     """The size of the cache that was assumed."""
     needed_cache_bytes: int
@@ -71,7 +74,9 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
     if world_size % nodes:
         raise UsageError(f"{world_size} ranks cannot be divided evenly among {nodes} nodes")
     num_rows = batch_size * (world_size // nodes)
-    planned = list(_list_blocks(stream, reader, batch_size * world_size, num_rows, steps))
+    num_ahead = stream.reader.count_batches_ahead(batch_size, batch_size * world_size)
+    listed = list(_list_blocks(stream, reader, batch_size * world_size, num_rows, steps + num_ahead))
+    planned = listed[:steps]
     blocks_of_steps = [blocks for _, blocks in planned]
     limit = reader.cache.max_bytes
     cached: OrderedDict[int, int] = OrderedDict()
@@ -85,7 +90,10 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
             requests, bytes_read, in_cache = requests + 1, bytes_read + size, in_cache + size
             while in_cache > limit and len(cached) > 1:
                 in_cache -= cached.popitem(last=False)[1]
-    used = np.unique(np.concatenate([np.empty(0, np.int64), *blocks_of_steps]))
+    used, seen = (
+        np.unique(np.concatenate([np.empty(0, np.int64), *(blocks for _, blocks in some)]))
+        for some in (planned, listed)
+    )
     distinct_bytes = int(reader.bytes[used].sum())
     return ReadPlan(
         steps=len(blocks_of_steps),
@@ -94,6 +102,8 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
         bytes_read=bytes_read,
         distinct_requests=len(used),
         distinct_bytes=distinct_bytes,
+        ahead_requests=len(seen) - len(used),
+        ahead_bytes=int(reader.bytes[seen].sum()) - distinct_bytes,
         cache_bytes=limit,
         needed_cache_bytes=_find_needed_cache(blocks_of_steps, reader),
         uncertainty=_find_uncertainty(reader, distinct_bytes),
