@@ -66,6 +66,14 @@ def test_what_is_fetched_ahead_for_later_steps_is_planned(open_stream, shuffle, 
     assert most <= len(blocks.rows)
 
 
+@pytest.mark.parametrize("shuffle", [True, {"blocks": 2}, {"blocks": 4}, False], ids=["rows", "2", "4", "none"])
+def test_the_cache_that_would_do_does(open_stream, shuffle):
+    plan = plan_reads(open_stream(shuffle=shuffle, epochs=1), 1, 1, 1000)
+    stream = open_stream(shuffle=shuffle, epochs=1, cache_bytes=plan.needed_cache_bytes)
+    assert sum(1 for _ in stream.batches(1)) == plan.steps
+    assert stream.reader.table.blocks.cache.num_fetches == plan.distinct_requests
+
+
 def test_the_command_says_whether_it_is_exact(open_stream, tmp_path):
     total = int(open_stream().reader.table.blocks.bytes.sum())
     for cache_bytes, words in ((total // 10, "fetched: about"), (total, "fetched: ")):

@@ -258,7 +258,8 @@ def plan_command(
     if plan.ahead_requests:
         ahead = f"{format_bytes(plan.ahead_bytes)} in {format_count(plan.ahead_requests, 'request')}"
         click.echo(f"ahead, for later steps: up to {ahead} more")
-    enough = "is enough" if plan.bytes_read <= plan.distinct_bytes else "is too small to fetch each block once"
+    is_enough = plan.cache_bytes >= plan.needed_cache_bytes
+    enough = "is enough" if is_enough else "is too small to fetch each block once"
     click.echo(f"cache: {format_bytes(plan.cache_bytes)} {enough}; {format_bytes(plan.needed_cache_bytes)} would do")
     if plan.bytes_read > 2 * plan.distinct_bytes:
         click.echo("help: --shuffle-blocks 64 shuffles blocks, and fetches each once an epoch")

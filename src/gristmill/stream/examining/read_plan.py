@@ -51,7 +51,7 @@ class ReadPlan:
     cache_bytes: int
     """The size of the cache that was assumed."""
     needed_cache_bytes: int
-    """The smallest cache with which no block is fetched twice."""
+    """A cache with which no block is fetched twice: one part of it is for what is fetched ahead."""
     uncertainty: str
     """Why `requests` and `bytes_read` may turn out otherwise; empty: they are exact for a cache that begins empty."""
 
@@ -95,6 +95,9 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
         for some in (planned, listed)
     )
     distinct_bytes = int(reader.bytes[used].sum())
+    # In full shuffle any block may be needed again, and a cache does not know which.
+    is_full = stream.arguments.shuffle and not stream.order.window_rows
+    most_bytes = distinct_bytes if is_full else _count_most_bytes(blocks_of_steps, reader)
     return ReadPlan(
         steps=len(blocks_of_steps),
         rows=sum(count for count, _ in planned),
@@ -105,7 +108,7 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
         ahead_requests=len(seen) - len(used),
         ahead_bytes=int(reader.bytes[seen].sum()) - distinct_bytes,
         cache_bytes=limit,
-        needed_cache_bytes=_find_needed_cache(blocks_of_steps, reader),
+        needed_cache_bytes=_find_needed_cache(most_bytes, reader),
         uncertainty=_find_uncertainty(reader, distinct_bytes),
     )
 
@@ -141,8 +144,8 @@ def _find_fetched(reader: BlockReader) -> NDArray[np.bool_]:
     return np.array([shard.is_cached for shard in reader.shards])[reader.shard_of]
 
 
-def _find_needed_cache(blocks_of_steps: list[NDArray[np.int64]], reader: BlockReader) -> int:
-    """Find the most bytes of blocks that are needed before and again after a step."""
+def _count_most_bytes(blocks_of_steps: list[NDArray[np.int64]], reader: BlockReader) -> int:
+    """Count the most bytes of blocks that are needed before and again after a step."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for step, blocks in enumerate(blocks_of_steps):
@@ -154,3 +157,9 @@ def _find_needed_cache(blocks_of_steps: list[NDArray[np.int64]], reader: BlockRe
         changes[step] += reader.bytes[block]
         changes[last[block] + 1] -= reader.bytes[block]
     return int(np.cumsum(changes).max(initial=0))
+
+
+def _find_needed_cache(most_bytes: int, reader: BlockReader) -> int:
+    """Find which cache holds so many bytes in use beside those that are fetched ahead."""
+    with_ahead = -(-most_bytes * PARTS_OF_CACHE // (PARTS_OF_CACHE - 1))
+    return min(with_ahead, int(reader.bytes[_find_fetched(reader)].sum()))
