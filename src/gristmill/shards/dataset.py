@@ -30,7 +30,7 @@ from gristmill.storage.locations import parse_location
 from gristmill.storage.stores.options import name_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -153,7 +153,7 @@ class Dataset:
         pieces = zip(np.split(ids, borders), np.split(trained, borders), strict=True)
         return [(self._tokenizer.decode(piece), bool(marks[0])) for piece, marks in pieces if len(piece)]
 
-    def decode_ids(self, ids: NDArray[np.integer[Any]]) -> str:
+    def decode_ids(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
         """Decode token ids by the tokenizer of this dataset, with special tokens."""
         return self._tokenizer.decode(ids)
 

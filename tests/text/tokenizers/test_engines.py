@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError, UsageError
-from gristmill.text.tokenizers import adversarial, compare_engines, find_tokenizer, load_decoder, load_engine
+from gristmill.text.tokenizers import (
+    adversarial,
+    compare_engines,
+    find_tokenizer,
+    load_decoder,
+    load_engine,
+    split_by_tokens,
+)
 from gristmill.text.tokenizers.engines import pieces
 from gristmill.text.tokenizers.engines.engine import clear_engine_cache
 
@@ -81,6 +88,17 @@ def test_the_decoder_equals_the_reference(engines, name):
         assert decoder.decode(ids) == reference.decode(ids)
 
     compare()
+
+
+@pytest.mark.parametrize("name", [TRAINED, "made_gemma_like"])
+def test_texts_of_tokens_joined_are_the_whole_text(engines, name):
+    """Also where a token is a part of a character, or begins with a space."""
+    engine = engines(name)
+    text = "wheat and rye, 前门大街 \U0001f33e über"
+    ids = engine.encode([text])[0].tolist()
+    texts = split_by_tokens(engine.decode, ids)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == engine.decode(ids) == text
 
 
 def test_only_byte_level_tokenizers_are_decoded_without_an_engine(engines):

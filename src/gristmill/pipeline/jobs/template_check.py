@@ -16,7 +16,7 @@ from gristmill.steps.tokenize import Tokenize
 from gristmill.steps.tokenize.tokenize_chats import to_chat_form
 from gristmill.storage.listing.paths import find_files
 from gristmill.text.chats import TemplateReport  # noqa: TC001  (msgspec looks at the types of fields)
-from gristmill.text.tokenizers import REFERENCE, find_tokenizer, load_engine
+from gristmill.text.tokenizers import REFERENCE, find_tokenizer, load_engine, split_by_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ def _try_in_worker(arguments: tuple[Render, Read, int]) -> TemplateTrial:
         encoded = tokenize.apply(kernel.apply(batch, 0).batch, 0).batch
         if encoded.num_rows:
             ids = encoded.column(INPUT_IDS)[0].as_py()
-            tokens = [decoder.decode([number]) for number in ids]
+            tokens = split_by_tokens(decoder.decode, ids)
             return TemplateTrial(report=report, tokens=tokens, trained=encoded.column(LOSS_MASK)[0].as_py())
     return TemplateTrial(report=report, tokens=[], trained=[])
 

@@ -7,7 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gristmill.text.tokenizers.check_tokenizer import TokenizerReport, id_type
     from gristmill.text.tokenizers.choose import AUTO, EngineChoice, choose_engine, confirm_on_sample
-    from gristmill.text.tokenizers.decoder import TextDecoder, load_decoder
+    from gristmill.text.tokenizers.decoder import TextDecoder, load_decoder, split_by_tokens
     from gristmill.text.tokenizers.engines.engine import ENGINES, REFERENCE, Engine, clear_engine_cache, load_engine
     from gristmill.text.tokenizers.facts import TokenizerFacts, read_facts
     from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
@@ -46,6 +46,7 @@ __all__ = [
     "read_facts",
     "read_token_bytes",
     "save_tokenizer",
+    "split_by_tokens",
     "train_bpe",
 ]
 
@@ -77,6 +78,7 @@ _HOMES = {
     "read_facts": "gristmill.text.tokenizers.facts",
     "read_token_bytes": "gristmill.text.tokenizers.words.byte_lengths",
     "save_tokenizer": "gristmill.text.tokenizers.train",
+    "split_by_tokens": "gristmill.text.tokenizers.decoder",
     "train_bpe": "gristmill.text.tokenizers.train",
 }
 """Where each name is defined. It is imported at its first use: most processes need few of them."""

@@ -15,12 +15,17 @@ from gristmill.text.tokenizers.engines.engine import load_engine
 from gristmill.text.tokenizers.words.byte_lengths import list_byte_characters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from gristmill.text.tokenizers.files import TokenizerFiles
+
+
+_REPLACEMENT = "\ufffd"
+_MAX_TOKENS_OF_CHARACTER = 4
+"""UTF-8 has at most four bytes a character. What is longer is not text, and is shown as it is."""
 
 
 class TextDecoder(Protocol):
@@ -60,6 +65,25 @@ def load_decoder(files: TokenizerFiles) -> TextDecoder:
         return load_engine(files)
     tokens = dict(zip(vocab.values(), vocab, strict=True))
     return _ByteLevelDecoder(tokens | {token.id: token.content for token in tokenizer.added_tokens or ()})
+
+
+def split_by_tokens(decode: Callable[[list[int]], str], ids: list[int]) -> list[str]:
+    """Decode ids to one text for each, which joined are the text of them all.
+
+    A token alone may be half a character, or lose its space: so each is decoded behind the one before it, and a
+    character of several tokens is the text of the last of them. "€" as bytes e2 82 ac in two tokens: "", "€".
+    """
+    texts: list[str] = []
+    context, start = 0, 0  # ids[context:start] are known, ids[start:] are not yet a whole character
+    for end in range(1, len(ids) + 1):
+        known = decode(ids[context:start])
+        text = decode(ids[context:end])
+        if text.endswith(_REPLACEMENT) and end - start < _MAX_TOKENS_OF_CHARACTER and end < len(ids):
+            texts.append("")
+            continue
+        texts.append(text[len(known) :])
+        context, start = start, end
+    return texts
 
 
 class _ByteLevelDecoder:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.token_rows import tokens_in_rows
-from gristmill.text.tokenizers import find_tokenizer, read_token_bytes
+from gristmill.text.tokenizers import find_tokenizer, read_token_bytes, split_by_tokens
 
 if TYPE_CHECKING:
     from gristmill.shards.dataset import Dataset
@@ -24,7 +24,6 @@ class TokenTexts:
         self._dataset = dataset
         tokenizer = dataset.manifest.tokenizer
         self._has_tokenizer = tokenizer is not None and bool(tokenizer.files)
-        self._texts: dict[int, str] = {}
 
     @cached_property
     def _bytes(self) -> list[bytes] | None:
@@ -46,17 +45,13 @@ class TokenTexts:
 
     def _list_texts(self, ids: list[int]) -> list[str]:
         """List the texts of neighbouring tokens. A character of several tokens is the text of the last of them."""
+        if not self._has_tokenizer:
+            return [f"{token} " for token in ids]
         table = self._bytes
         if table is None or max(ids, default=0) >= len(table):
-            return [self._show(token) for token in ids]
+            return split_by_tokens(self._dataset.decode_ids, ids)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         return [decoder.decode(table[token], final=number == len(ids)) for number, token in enumerate(ids, 1)]
-
-    def _show(self, token: int) -> str:
-        text = self._texts.get(token)
-        if text is None:
-            text = self._texts[token] = self.decode(np.array([token])) if self._has_tokenizer else f"{token} "
-        return text
 
     def _show_bytes(self, token: int) -> str:
         table = self._bytes
