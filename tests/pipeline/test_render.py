@@ -177,7 +177,7 @@ def test_mistakes_are_told_by_the_plan(mill, data, tokenizer):
     tokenize = Tokenize(tokenizer=tokenizer)
     changes = Map(call=lambda record: record)
     refused(mill, chats, [Render(template="chatml"), changes, tokenize], "map cannot be between them")
-    refused(mill, chats, [tokenize, Render(template="chatml")], "before")
+    refused(mill, chats, [tokenize, Render(template="chatml")], "put tokenize after render")
     refused(mill, chats, [Render(template="chatml"), Render(template="chatml")], "only once")
     refused(mill, chats, [Length(), Render(), tokenize], 'no column "text"')
     refused(mill, chats, [Render(), Tokenize(tokenizer=tokenizer, add_bos=True)], "add_bos")

@@ -79,6 +79,11 @@ def edited(old, new):
         (edited("max_quarantine: 0.01", "max_quarantine: 5"), 13, "0 to 1"),
         (edited("max_quarantine: 0.01", "identity: size"), 13, "identity"),
         (edited("output: out/web", "output: [a]"), 1, "str"),
+        (
+            edited("max_chars: 100000", "max_chars: many"),
+            9,
+            "steps.0.length.max_chars: Expected `int | null`, got `str`: 'many'",
+        ),
         (edited("output: out/web\n", ""), 1, "output"),
         ("output: out\nsteps: []\n", 1, "sources"),
         ("output: out\nsources: [a]\n", 2, "sources"),

@@ -25,6 +25,7 @@ from gristmill.pipeline.planning.sources.python_records import has_python_record
 from gristmill.pipeline.publishing import journal
 from gristmill.pipeline.publishing.empty_datasets import list_empty_warnings
 from gristmill.pipeline.publishing.locked_output import lock_output
+from gristmill.pipeline.publishing.publish import describe_recipe
 from gristmill.pipeline.stages import WORKER_MODULE
 from gristmill.pipeline.stages.compile_ahead import compile_ahead
 from gristmill.pipeline.stages.options import RunOptions
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
     from gristmill.storage.wait_clock import StoreUse
+
+
+_MAX_CHANGES = 3
+"""How many changed keys of a recipe an error names."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -241,6 +246,20 @@ def _describe_change(plan: Plan, manifest: Manifest) -> str | None:
     if plan.fingerprint is None:
         return "the code of a function cannot be known"
     if manifest.fingerprint != plan.fingerprint:
-        return "the recipe or its inputs have changed"
+        return f"the recipe or its inputs have changed{_describe_recipe_change(plan, manifest)}"
     damaged = journal.find_damaged_file(plan.output, manifest)
     return None if damaged is None else f"its file {damaged} is missing or has another size"
+
+
+def _describe_recipe_change(plan: Plan, manifest: Manifest) -> str:
+    """Describe the first keys of the recipe that have changed; nothing if it is the same, and the inputs differ."""
+    from gristmill.report.comparing.differences import compare_recipes  # noqa: PLC0415  (only for this message)
+
+    changes = [change for change in compare_recipes(manifest.recipe, describe_recipe(plan)) if change.key != "output"]
+    shown = [f"{change.key} was {_show(change.a)}, is {_show(change.b)}" for change in changes[:_MAX_CHANGES]]
+    more = [f"and {len(changes) - len(shown)} more keys"] if len(changes) > len(shown) else []
+    return f" ({'; '.join([*shown, *more])})" if changes else ""
+
+
+def _show(value: object) -> str:
+    return "not set" if value is None else f"{value!r:.60}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -206,7 +208,10 @@ class _RecipeReader:
         inner = _PATH_IN_ERROR.search(message)
         keys = _parse_keys(inner[1]) if inner else ()
         where = ".".join(map(str, (*path, *keys)))
-        return self._tree.error((*path, *keys), f"{where}: {_PATH_IN_ERROR.sub('', message)}")
+        problem = _PATH_IN_ERROR.sub("", message)
+        if problem.startswith("Expected") and "[...]" not in message and "key in" not in message:
+            problem += f": {_describe(reduce(getitem, keys, value))}"
+        return self._tree.error((*path, *keys), f"{where}: {problem}")
 
 
 def _suggest_pairs(step_type: type[Step], value: Any) -> str:

@@ -212,7 +212,7 @@ def _make_manifest(
         ),
         dropped=dropped,
         scores=scores,
-        recipe=_describe_recipe(plan),
+        recipe=describe_recipe(plan),
         versions=plan.versions,
         plugins=plan.plugins,
         row_length=plan.pack.row_length if plan.pack is not None else None,
@@ -229,7 +229,7 @@ def _find_kind(schema: pa.Schema) -> str:
     return SAMPLES if TEXT not in schema.names and list_byte_columns(schema) else "documents"
 
 
-def _describe_recipe(plan: Plan) -> dict[str, Any]:
+def describe_recipe(plan: Plan) -> dict[str, Any]:
     """Describe the recipe as JSON data: functions by their names, formats as they were detected."""
     data = {key: value for key, value in recipe_to_data(plan.recipe).items() if key not in _NOT_FINGERPRINTED}
     for source in plan.sources:

@@ -114,10 +114,15 @@ def find_differences(a: Dataset, b: Dataset, *, max_records: int = 5) -> Differe
         hash_b=of_b.dataset_hash,
         layout=layout,
         lanes=lanes,
-        recipe=_compare(_flatten(of_a.recipe), _flatten(of_b.recipe)),
+        recipe=compare_recipes(of_a.recipe, of_b.recipe),
         versions=_compare(_describe_versions(of_a), _describe_versions(of_b)),
         inputs=_compare(_describe_inputs(of_a), _describe_inputs(of_b)),
     )
+
+
+def compare_recipes(a: Mapping[str, object], b: Mapping[str, object]) -> list[Change]:
+    """Compare two recipes as they are in manifests, key by key."""
+    return _compare(_flatten(a), _flatten(b))
 
 
 def _check_sizes(dataset: Dataset) -> None:

@@ -48,11 +48,12 @@ def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step
     tokenize_index, tokenize = tokenizes[0]
     changing = [step.name for step in steps[render_index + 1 : tokenize_index] if not step.preserves_text]
     if tokenize_index < render_index or changing:
-        between = f"{changing[0]} cannot be between them" if changing else "it comes before render"
+        problem = f"{changing[0]} cannot be between them" if changing else "it comes before render"
+        misplaced = f"put {changing[0]} before render" if changing else "put tokenize after render"
         raise UsageError(
             "render: tokenize must follow with nothing between that changes the text, on which the loss mask depends: "
-            f"{between}",
-            help="put it before render, or leave out tokenize to write the text",
+            f"{problem}",
+            help=f"{misplaced}, or leave out tokenize to write the text",
         )
     if render.images is not None and tokenize.special_tokens_in_text == "token":
         raise UsageError(
