@@ -30,6 +30,7 @@ def test_quarantine_shows_what_was_set_aside_and_why(gristmill, dataset):
     out = gristmill("inspect", dataset, "--quarantine").out
     assert "not json [bold]" in out
     assert "missing_text" in out
+    assert "nothing was quarantined" not in gristmill("inspect", dataset, "--quarantine", "-n", 0).out
 
 
 def test_text_cannot_steer_the_terminal(gristmill, project):

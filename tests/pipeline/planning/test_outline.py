@@ -23,6 +23,17 @@ def _outline(folder, *steps, read="*.jsonl", **keys):
     return make_plan(recipe).outline()
 
 
+def test_notes_that_all_sources_have_are_printed_once(tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINE)
+    outline = _outline(tmp_path)
+    [source] = outline.sources
+    sources = [replace(source, name=name, notes=("for all", f"only {name}")) for name in ("web", "books")]
+    lines = str(replace(outline, sources=sources)).splitlines()
+    notes = [line.partition("note: ")[2] for line in lines if "note: " in line]
+    assert notes == ["only web", "only books", "for all"]
+    assert str(replace(outline, sources=sources[:1])).count("for all") == 1
+
+
 def test_stages_end_at_steps_that_need_all_records(tmp_path):
     (tmp_path / "a.jsonl").write_text(LINE)
     outline = _outline(tmp_path, Length(), Shuffle(), Limit(max_records=3), Write(format="jsonl"))

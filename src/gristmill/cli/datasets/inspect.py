@@ -56,7 +56,7 @@ def command(
         click.echo(json.dumps({**_collect_facts(dataset), "records": records}, indent=2, default=str))
         return
     _print(dataset, details=details)
-    if of_quarantine and not records:
+    if of_quarantine and not dataset.manifest.quarantine.counts:
         click.echo("nothing was quarantined")
     for number, record in enumerate(records):
         if of_quarantine:
@@ -151,7 +151,7 @@ def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
     click.echo(f"record {number}: {format_count(len(lengths), 'document')}, {format_count(sum(lengths), 'token')}")
     if dataset.manifest.kind == CHATS:
         click.echo("  trained text is in ⟦ ⟧:")
-        _print_count_trained_tokens(dataset, number)
+        _print_trained_text(dataset, number)
     else:
         left = _EXAMPLE_CHARS
         for text, length in zip(record["documents"], lengths, strict=True):
@@ -166,7 +166,7 @@ def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
             print_lines(f"  {name}: {record[name]}")
 
 
-def _print_count_trained_tokens(dataset: Dataset, number: int) -> None:
+def _print_trained_text(dataset: Dataset, number: int) -> None:
     left = _EXAMPLE_CHARS
     for text, trained in dataset.spans(number):
         visible_text = "\n".join(to_one_line(line, left) for line in text[:left].split("\n"))

@@ -79,7 +79,9 @@ def _show_plan(plan: Plan, *, quiet: bool, verbose: bool) -> None:
         print_lines(str(plan), err=True)
     elif not quiet:
         for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
-            print_lines(f"note: {note}", err=True)
+            names = [source.name for source in plan.sources if note in source.notes]
+            where = "" if len(names) == len(plan.sources) else f"{', '.join(names)}: "
+            print_lines(f"note: {where}{note}", err=True)
 
 
 def _warn_of_space(plan: Plan) -> None:
@@ -127,17 +129,22 @@ def print_accounts(result: RunResult, *, details: bool = False) -> None:
     print_tokens(manifest)
     print_duplicates(manifest)
     print_contamination(manifest)
-    for source, counts in manifest.quarantine.counts.items():
+
+
+def _print_quarantine(result: RunResult) -> None:
+    quarantine = result.manifest.quarantine
+    for source, counts in quarantine.counts.items():
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
         print_wrapped(f"quarantined from {source}: {reasons}")
     command = f"gristmill inspect {quote_path(result.output)} --quarantine"
-    for file in manifest.quarantine.files:
+    for file in quarantine.files:
         print_wrapped(f"  see {result.output / file.path}, or: {command}")
 
 
 def print_outcome(result: RunResult, seconds: float) -> None:
-    """Print the warnings and the size of the dataset."""
+    """Print what was quarantined, the warnings and the size of the dataset."""
     manifest = result.manifest
+    _print_quarantine(result)
     for warning in result.warnings:
         print_wrapped(f"warning: {warning}")
     if manifest.environment_dependent:

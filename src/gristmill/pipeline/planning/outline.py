@@ -89,16 +89,17 @@ class Outline:
 
     def __str__(self) -> str:
         lines = [f"plan for {self.output}"]
+        common = _list_common_notes([source.notes for source in self.sources])
         for source in self.sources:
-            lines += _indent_branch(_format_source(source), is_last=False)
-        lines += _indent_branch(self._format_output_lines(), is_last=True)
+            lines += _indent_branch(_format_source(source, common), is_last=False)
+        lines += _indent_branch(self._format_output_lines(common), is_last=True)
         return "\n".join(lines)
 
-    def _format_output_lines(self) -> list[str]:
+    def _format_output_lines(self, common: Sequence[str]) -> list[str]:
         space = f"up to {format_bytes(self.needed_bytes)} needed while it runs"
         if self.free_bytes < sys.maxsize:  # what a store is said to have
             space += f", {format_bytes(self.free_bytes)} free"
-        notes = [f"├── note: {note}" for note in self.notes]
+        notes = [f"├── note: {note}" for note in (*common, *self.notes)]
         lines = [f"output: {self.format} in {self.output}", *notes, f"├── runs {self.placement}"]
         lines += [f"├── {self.memory}", f"└── disk: {space}"]
         if not self.fits:
@@ -117,7 +118,13 @@ def estimate_written_bytes(num_bytes: int, format: str, *, compressed: bool) -> 
     return round(num_bytes * _WRITTEN_FACTORS.get(kind, 1.0))
 
 
-def _format_source(source: SourceOutline) -> Iterator[str]:
+def _list_common_notes(notes_by_source: Sequence[Sequence[str]]) -> list[str]:
+    """List the notes that all of several sources have: they are printed once."""
+    first, *others = notes_by_source or [()]
+    return [note for note in first if others and all(note in notes for notes in others)]
+
+
+def _format_source(source: SourceOutline, common: Sequence[str]) -> Iterator[str]:
     if source.is_sample:
         yield f"source {source.name}: records from Python (only the first were read), {source.format}"
     else:
@@ -126,7 +133,7 @@ def _format_source(source: SourceOutline) -> Iterator[str]:
         yield f"source {source.name}: {files}, {format_bytes(source.num_bytes)}, {source.format}"
     columns = ", ".join(f"{name} {kind}" for name, kind in source.columns.items())
     yield f"├── columns: {columns}"
-    yield from (f"├── note: {note}" for note in source.notes)
+    yield from (f"├── note: {note}" for note in source.notes if note not in common)
     if source.num_unpacked_files:
         files = format_count(source.num_unpacked_files, "large compressed file")
         yield f"├── unpack: {files}, about {format_bytes(source.pieces_bytes)}"
