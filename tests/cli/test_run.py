@@ -121,12 +121,32 @@ def test_a_stopped_run_says_how_to_go_on_and_does(gristmill, project, number, co
     assert len(open_dataset(project / "out")) == 37
 
 
-def test_quiet_says_one_line_and_verbose_all_there_is(gristmill, project):
+def test_what_became_of_benchmarks_and_what_changed_is_told(gristmill, tmp_path):
+    question = "How many sacks of flour did the miller sell in April and in May altogether?"
+    (tmp_path / "bench.jsonl").write_text(json.dumps({"question": question}) + "\n")
+    (tmp_path / "web.jsonl").write_text(json.dumps({"text": f"A puzzle. {question}"}) + '\n{"text": "A page."}\n')
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "output: out\nsources: {web: {read: web.jsonl}}\n"
+        "steps: [decontaminate: {benchmarks: {sums: bench.jsonl}}, write: {format: jsonl}]\n"
+    )
+    tagged = gristmill("run", recipe)
+    assert "stay" in tagged.err
+    assert "1 of 1 items of sums found, in documents: 1 of web; they are tagged" in " ".join(tagged.out.split())
+    drop = ("--set", "steps.0.decontaminate.action=drop")
+    assert "(steps.0.decontaminate.action was not set, is 'drop')" in gristmill("run", recipe, *drop, fails=1).err
+    dropped = gristmill("run", recipe, "--update", *drop)
+    assert "dropped" in dropped.out
+    assert "tagged" not in dropped.out
+
+
+def test_quiet_says_what_is_lost_and_verbose_all_there_is(gristmill, project):
     command = ("run", project / "recipe.yaml", "--backend", "serial", "--overwrite")
     quiet = gristmill(*command, "-q")
     assert quiet.err == ""
     assert "length" not in quiet.out
     assert str(project / "out") in quiet.out
+    assert "quarantined from web: 1 invalid_json, 1 missing_text" in quiet.out
     verbose = gristmill(*command, "-v")
     assert "stage 1" in verbose.err
     assert "length" in verbose.out

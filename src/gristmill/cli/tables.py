@@ -14,8 +14,8 @@ from gristmill.shards.manifests.manifest import Manifest
 _WIDTH_OF_FILES = 200
 """The width of tables that are not printed to a terminal."""
 _COUNTERS = {
-    "blank": "skipped in {source}: {count} blank lines",
-    "empty_files": "skipped in {source}: {count} empty files",
+    "blank": "skipped in {source}: blank lines: {count}",
+    "empty_files": "skipped in {source}: empty files: {count}",
     "skipped_members": "skipped in {source}: {count} links, devices and names without an extension in tars",
     "nan_as_null": "nan_as_null in {source}: {count} numbers (NaN, infinity) became null: JSON has none",
     "literal_quotes": (
@@ -30,6 +30,12 @@ _COUNTERS = {
     "broken_exif": "broken_exif in {source}: {count} images have an EXIF block that cannot be read, and are kept",
 }
 """What is said about counters that a user should see."""
+_CLEANING = {
+    "tag": "they are tagged and stay in the dataset (action: tag; drop and cut remove)",
+    "drop": "training documents among them were dropped",
+    "cut": "the passages were cut out of training documents",
+}
+"""What each `action` of `decontaminate` did to the documents with items."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_words: int = 1) -> None:
@@ -94,7 +100,7 @@ def print_contamination(manifest: Manifest) -> None:
             num_unchecked = sum(map(len, check.unchecked.values()))
             print_wrapped(
                 f"decontaminate: {check.found:,} of {check.items:,} items of {to_one_line(benchmark)} found"
-                + (f", in documents: {sources}" if sources else "")
+                + (f", in documents: {sources}; {_CLEANING[step.action]}" if sources else "")
                 + (f"; {num_unchecked:,} could not be checked" if num_unchecked else "")
             )
 

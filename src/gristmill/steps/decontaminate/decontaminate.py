@@ -149,7 +149,8 @@ class ResolvedDecontaminate(Decontaminate, tag="decontaminate", frozen=True, kw_
 
     def notes(self) -> list[str]:
         num_items, num_benchmarks = len(self.items), len(self.benchmarks)
-        return [f"{self.name}: {format_count(num_items, 'item')} of {format_count(num_benchmarks, 'benchmark')}"]
+        note = f"{self.name}: {format_count(num_items, 'item')} of {format_count(num_benchmarks, 'benchmark')}"
+        return [f"{note}; documents with one are tagged and stay (action: tag)" if self.tags else note]
 
 
 class AddCleanTags(LocalStep, tag="decontaminate", frozen=True, kw_only=True):
