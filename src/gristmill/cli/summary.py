@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from gristmill.cli.printing import to_one_line
+from gristmill.core.quantities import format_count
 from gristmill.shards.manifests.stored_files import MixedShare
 from gristmill.shards.token_rows import CHATS
 
@@ -191,7 +192,7 @@ def format_tokens(manifest: Manifest, width: int) -> Iterator[str]:
         num_encoded = sum(account.counters["tokens"] for account in accounts if account.counters["bytes"])
         amounts = manifest.amounts().get(source, MixedShare(rows=0))
         num_rows, num_tokens = amounts.rows, amounts.tokens or 0
-        facts = [f"{num_tokens:,} tokens in {num_rows:,} rows"]
+        facts = [f"{format_count(num_tokens, 'token')} in {format_count(num_rows, 'row')}"]
         if manifest.row_length and num_rows:
             facts[0] += f", {num_tokens / (num_rows * manifest.row_length):.2%} filled"
         if num_encoded:
@@ -205,7 +206,7 @@ def format_tokens(manifest: Manifest, width: int) -> Iterator[str]:
 def _list_row_facts(count: Counter[str]) -> Iterator[str]:
     """Describe which documents are not complete in the rows, or were changed."""
     if count["split_documents"]:
-        yield f"{count['split_documents']:,} documents split over rows"
+        yield f"{format_count(count['split_documents'], 'document')} split over rows"
     left_out = sum(count[name] for name in _LEFT_OUT)
     if left_out:
         yield f"{left_out:,} tokens left out"
@@ -217,10 +218,11 @@ def _list_row_facts(count: Counter[str]) -> Iterator[str]:
     if count["cut_chats"]:
         yield f"{count['cut_chats']:,} chats cut at their end by {count['cut_tokens']:,} tokens"
     if count["truncated_documents"]:
-        yield f"{count['truncated_documents']:,} documents truncated by {count['truncated_tokens']:,} tokens"
+        truncated = format_count(count["truncated_documents"], "document")
+        yield f"{truncated} truncated by {format_count(count['truncated_tokens'], 'token')}"
     if count["encoded_by_reference"]:
         yield f"{count['encoded_by_reference']:,} texts encoded by tokenizers because fastokens fails on them"
     if count["tail_rows"]:
-        yield f"{count['tail_rows']:,} rows made of leftovers of units, at the end"
+        yield f"{format_count(count['tail_rows'], 'row')} made of leftovers of units, at the end"
     if count["special_literals"]:
         yield f"{count['special_literals']:,} special tokens found in texts"

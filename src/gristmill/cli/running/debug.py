@@ -13,6 +13,7 @@ import click
 import gristmill
 from gristmill.cli.printing import quote_path
 from gristmill.cli.tables import print_lines
+from gristmill.core.quantities import format_count
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 from gristmill.recipe.load import load_recipe
 
@@ -37,7 +38,7 @@ def run_debug(recipe: str, overrides: Sequence[str], *, limit: int | None, use_p
             )
         sys.exit(1)
     num_rows = sum(shard.rows for _, _, shard in result.manifest.shards())
-    print_lines(f"no exception; {num_rows:,} rows in {result.output}")
+    print_lines(f"no exception; {format_count(num_rows, 'row')} in {result.output}")
     click.echo(f"next: gristmill inspect {quote_path(result.output)}")
 
 

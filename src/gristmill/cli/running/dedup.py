@@ -29,7 +29,8 @@ from gristmill.steps.write import Write
     type=Choice(KINDS),
     default="near",
     show_default=True,
-    help="Remove near-duplicates, or only exact copies.",
+    help="What to remove: near-duplicates, only exact copies, images that look alike, or repeated lines, paragraphs "
+    "and passages within documents.",
 )
 @click.option(
     "--threshold", type=float, default=0.8, show_default=True, help="Smallest Jaccard similarity of duplicates."

@@ -85,7 +85,7 @@ class MonitorCommand(click.Command):
     metavar="SECONDS",
     help="Without progress for this long, say which tasks are running where.",
 )
-@click.option("--stop-on-stall", is_flag=True, help="Stop without progress for --stall-timeout.")
+@click.option("--stop-on-stall", is_flag=True, help="Stop the run after --stall-timeout without progress.")
 @take_over_option
 @endpoint_option
 @json_option

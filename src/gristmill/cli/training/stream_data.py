@@ -90,9 +90,9 @@ def stream_arguments(function: F) -> F:
             "--cache-bytes",
             type=Size(),
             default=DEFAULT_CACHE_BYTES,
-            help="Size of the cache for a dataset on a store, such as 500GB. Default: 64 GiB.",
+            help="Size of that cache, such as 500GB. Default: 64 GiB.",
         ),
-        click.option("--cache", help="Local folder of that cache. Default: in your cache folder."),
+        click.option("--cache", help="Local folder that caches a dataset on a store. Default: in your cache folder."),
         click.option(
             "--shuffle-blocks",
             type=click.IntRange(min=1),

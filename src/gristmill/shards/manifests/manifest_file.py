@@ -105,7 +105,7 @@ def _make_not_a_dataset_error(folder: Location) -> UsageError:
     if any(name.startswith(".gristmill") for name in list_names(folder)):
         return UsageError(
             f"{folder} holds an unfinished run: it has no {MANIFEST} yet",
-            help=f"gristmill status {folder} shows whether it is going on; if not, the same recipe resumes it",
+            help=f"gristmill status {folder} shows whether it is still running; if not, the same recipe resumes it",
         )
     if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
         return UsageError(
