@@ -46,12 +46,13 @@ def make_table() -> str:
         speeds = [format_rate(claim[key], contest["unit"]) for key in ("ours", "theirs")]
         cells = [str(names.index(contest["name"]) + 1), contest["work"], claim["peer"], f"**{claim['value']:.3g}**"]
         lines.append(f"| {' | '.join([*cells, *speeds])} |")
-    lines += ["", "`make bench` measures all of it again. Best runs of interleaved rounds:", ""]
+    lines += ["", "`make bench` measures all of it again.", ""]
+    lines += ["<details><summary>How each row was measured</summary>", "", "Best runs of interleaved rounds:", ""]
     described = {contest["name"]: (group, contest) for group, contest, _ in rows}
     for number, (group, contest) in enumerate(described.values(), 1):
         where = f"{contest['date']}, {contest['machine']}, load {format_load(contest['load'])}"
         lines.append(f"{number}. `make bench ONLY={group}`: {contest['data']}.  \n   {where}.")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "</details>"]) + "\n"
 
 
 def format_load(load: dict) -> str:

@@ -4,7 +4,7 @@ An exception or a timeout uses up a retry. The death of a worker does not, becau
 machine may have run out of memory because of another process, or somebody killed the worker. An item becomes a suspect
 only after three deaths. It then runs in isolation, with no other worker alive on its machine, and only three more
 deaths there prove that the item is the cause. So no item is blamed for what others did, and no item can stop the whole
-job. On a cluster one node is emptied for it, and the workers on all others go on.
+job. On a cluster one node is emptied for it, and the workers on all others continue.
 
 A caller that can take an item apart passes `on_poison`. Its probe replaces the isolated runs: every trial ends with its
 first death or timeout, and the probe decides how many trials it needs.

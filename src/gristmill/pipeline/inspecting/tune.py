@@ -183,7 +183,7 @@ def _check_changes(tables: Sequence[ScoreTable], changes: Iterable[ThresholdChan
 
 @dataclass(slots=True)
 class _StepMasks:
-    """The verdict of each rule of one step on every document."""
+    """Which documents each rule of one step keeps."""
 
     step: ScoredStep
     has_reached: NDArray[np.bool_]

@@ -163,7 +163,7 @@ class _SliceRun:
     def _begin_cell(self) -> None:
         """Forget the cell before: what is checked or counted over several records ends with their cell, not the task.
 
-        Otherwise the verdict on a record would depend on where tasks begin.
+        Otherwise it would depend on where tasks begin whether a record is quarantined.
         """
         if self._task.part is None or self._task.part.number == 0:
             for kernel in self._kernels:
@@ -171,7 +171,7 @@ class _SliceRun:
         self._quarantine.begin_cell()
 
     def _enter_cell(self, cell: CellBatch) -> pa.RecordBatch:
-        """Count the records of a cell into the books, and give those that go on to the steps."""
+        """Count the records of a cell into the books, and return those that the steps get."""
         account = self._entry_account
         account.records_in += cell.batch.num_rows + sum(bad.num_records for bad in cell.quarantined)
         account.records_out += cell.batch.num_rows
