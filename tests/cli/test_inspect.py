@@ -45,6 +45,10 @@ def test_folder_that_is_no_dataset(gristmill, tmp_path):
     assert "manifest.json" in gristmill("inspect", tmp_path, fails=2).err
 
 
+def test_a_folder_inside_a_dataset_names_the_dataset(gristmill, dataset):
+    assert f"part of the dataset in {dataset}" in gristmill("inspect", dataset / "train", fails=2).err
+
+
 def test_chats_show_what_is_trained(gristmill, tmp_path):
     data = write_chats(tmp_path / "in/chats.jsonl", 9)
     recipe = gm.Recipe(

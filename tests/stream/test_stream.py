@@ -25,6 +25,11 @@ def global_batches(stream, batch_size, world_size):
     return [batch for step in zip(*ranks, strict=True) for batch in step]
 
 
+def test_a_split_names_the_dataset_that_it_belongs_to(packed):
+    with pytest.raises(UsageError, match="only a part of the dataset in"):
+        Stream(packed / "train")
+
+
 @pytest.mark.parametrize("mixture", WEIGHTS, ids=["pool", "mixture"])
 def test_rows_are_those_of_the_slow_oracle(packed, mixture, oracle, mixed_oracle):
     stream = Stream(packed, mixture=mixture, seed=7)

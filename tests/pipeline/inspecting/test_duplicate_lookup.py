@@ -3,7 +3,7 @@ import json
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.inspecting.duplicate_lookup import find_removed, read_removed_document
+from gristmill.pipeline.inspecting.duplicate_lookup import find_removed_parts, read_removed_document
 from gristmill.shards.dataset import Origin, open_dataset
 from gristmill.steps import Deduplicate, Read, Write
 
@@ -19,11 +19,11 @@ def test_by_origin_and_by_number(mill, tmp_path):
     assert (first.text, first.survivor_text, first.reason, first.similarity) == ("one", "one", "duplicate", 1.0)
     position = path.read_text().rindex('{"body": "two"}')
     for name in (str(path), "a.jsonl"):
-        found = find_removed(dataset, Origin("web", name, position, 0))
-        assert found == read_removed_document(dataset, 1)
-    assert found.survivor.position == path.read_text().index('{"body": "two"}')
-    assert find_removed(dataset, Origin("web", str(path), 0, 0)) is None
-    assert find_removed(dataset, Origin("other", str(path), position, 0)) is None
+        [removed] = find_removed_parts(dataset, Origin("web", name, position, 0))
+        assert removed == {0: read_removed_document(dataset, 1)}
+    assert removed[0].survivor.position == path.read_text().index('{"body": "two"}')
+    assert find_removed_parts(dataset, Origin("web", str(path), 0, 0)) == [{}]
+    assert find_removed_parts(dataset, Origin("other", str(path), position, 0)) == [{}]
     with pytest.raises(UsageError):
         read_removed_document(dataset, 2)
     path.write_text("changed")

@@ -58,16 +58,11 @@ def read_removed_document(dataset: Dataset, number: int) -> RemovedDocument:
     )
 
 
-def find_removed(dataset: Dataset, origin: Origin) -> RemovedDocument | None:
-    """Find the document with this origin, if `deduplicate` has removed it; the path may be relative to the source."""
-    for removed in find_removed_parts(dataset, origin):
-        if origin.part in removed:
-            return removed[origin.part]
-    return None
-
-
 def find_removed_parts(dataset: Dataset, origin: Origin) -> list[dict[int, RemovedDocument]]:
-    """Find for each `deduplicate` step what it has removed of the record with this origin, by part."""
+    """Find for each `deduplicate` step what it has removed of the record with this origin, by part.
+
+    The path of the origin may be relative to the source.
+    """
     files = [
         int(key, 16)
         for key, file in dataset.manifest.files.items()

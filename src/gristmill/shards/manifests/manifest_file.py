@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -106,6 +107,11 @@ def _make_not_a_dataset_error(folder: Location) -> UsageError:
         return UsageError(
             f"{folder} holds an unfinished run: it has no {MANIFEST} yet",
             help=f"gristmill status {folder} shows whether it is still running; if not, the same recipe resumes it",
+        )
+    if isinstance(folder, Path) and (folder.parent / MANIFEST).is_file():
+        return UsageError(
+            f"{folder} is only a part of the dataset in {folder.parent}",
+            help=f"name {folder.parent}, and the split where there is a choice",
         )
     if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
         return UsageError(

@@ -36,6 +36,10 @@ def names_tables(path: str) -> bool:
     folder = parse_location(path)
     if (folder / MANIFEST).is_file() or not any((folder / name).is_file() for name in (_STATE, _DICT)):
         return False
+    if (
+        isinstance(folder, Path) and (folder.parent / MANIFEST).is_file()
+    ):  # a split of a dataset of ours: its error says so
+        return False
     # A run of ours writes these files before its manifest.
     return not any(name.startswith(".gristmill") for name in list_names(folder))
 
