@@ -25,6 +25,9 @@ _MAX_WIDTH = 1 << 24
 class Collate(msgspec.Struct, frozen=True, kw_only=True):
     """The arrays that a batch holds, and their form.
 
+    `fields` names the arrays: `Collate(fields=("input_ids", "labels", "position_ids", "cu_seqlens"))`; there are also
+    `document_ids`, `attention_mask` and `row_mask`.
+
     `labels` are the ids themselves, as `transformers` expects them (the model shifts), or with `labels="shifted"` the
     ids that follow, as Megatron expects them. Padding and tokens that are not trained have the label -100.
     """
