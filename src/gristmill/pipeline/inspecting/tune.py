@@ -183,7 +183,7 @@ def _check_changes(tables: Sequence[ScoreTable], changes: Iterable[ThresholdChan
 
 @dataclass(slots=True)
 class _StepMasks:
-    """Which documents each rule of one step keeps."""
+    """The documents that each rule of one step keeps, as masks."""
 
     step: ScoredStep
     has_reached: NDArray[np.bool_]

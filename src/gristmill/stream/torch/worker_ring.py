@@ -60,7 +60,7 @@ Place = tuple[str, str, tuple[int, ...], int]
 
 
 class RingPlace(NamedTuple):
-    """Where the parent finds the ring of a worker."""
+    """The place where the parent finds the ring of a worker."""
 
     process: int
     fd: int
