@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from gristmill_testing.small_tokenizers import trained
@@ -53,6 +54,20 @@ def test_no_more_workers_are_started_than_asked_for_or_needed(folder):
 def test_no_worker_is_started_for_a_run_that_may_stay_in_this_process(folder):
     assert (BYTES_A_WORKER, MIN_BYTES) == (CELL_BYTES, MAX_IN_PROCESS_BYTES)
     assert count_started(folder, "output: out\nsources: {web: {read: data/a.jsonl}}") == 0
+
+
+def test_only_some_files_of_a_large_folder_are_looked_at(folder, monkeypatch):
+    looked_at = []
+    real_stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path, **options: looked_at.append(path) or real_stat(path, **options))
+    for number in range(40):
+        path = folder / "many" / f"class-{number % 4}" / f"{number}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.truncate(MIN_BYTES)
+    looked_at.clear()
+    assert count_started(folder, "output: out\nsources: {web: {read: many}}") == 2
+    assert len({path for path in looked_at if path.suffix == ".bin"}) <= 2
 
 
 @pytest.mark.parametrize(

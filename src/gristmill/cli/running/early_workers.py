@@ -41,7 +41,7 @@ NEEDED_AT_THE_END = (
 )
 """Modules that this process imports if it has to wait for its workers."""
 MAX_FILES = 1000
-"""How many files are looked at; a recipe of more small ones waits for the plan."""
+"""How many files and folders are looked at; a recipe of more small ones waits for the plan."""
 
 
 def start_workers_early(
@@ -126,6 +126,9 @@ def _expand_wildcards(path: Path) -> Iterator[Path]:
 
 
 def _list_below(folder: Path) -> Iterator[Path]:
-    """List files of a folder, of images say, without looking into very many folders."""
-    for root, _, names in islice(os.walk(folder), MAX_FILES):
-        yield from (Path(root, name) for name in names)
+    """List what is below a folder, of images say, one after the other: it may hold millions."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield Path(entry)
+            if entry.is_dir(follow_symlinks=False):
+                yield from _list_below(Path(entry))
