@@ -45,8 +45,8 @@ def test_all_charts_have_shapes_a_title_and_a_table(shown):
     )
     titles = {chart["title"] for chart in charts}
     assert titles >= {
-        "Funnel of web", "Funnel of more", "What each rule removed", "Sources", "Sources as a pie",
-        "Lengths of documents", "Clusters of duplicates", "Time by stage", "Memory by worker",
+        "Funnel of all sources", "Funnel of web", "Funnel of more", "What each rule removed", "Sources",
+        "Sources as a pie", "Lengths of documents", "Clusters of duplicates", "Time by stage", "Memory by worker",
     }  # fmt: skip
     for chart in charts:
         assert chart["shapes"], chart
@@ -78,6 +78,10 @@ def test_the_numbers_are_those_of_the_books(shown, web):
         )]
         for source in sorted(books) for account in books[source]
     ]  # fmt: skip
+    total = shown.run(
+        "[...document.querySelector('#funnel figure').querySelectorAll('tbody tr')].map(r => r.cells[2].textContent)"
+    )
+    assert total == [f"{sum(a.records_out for a in accounts):,}" for accounts in zip(*books.values(), strict=True)]
     rules = shown.run(
         "[...document.querySelectorAll('#rules tbody tr')].map(r => [...r.cells].slice(0, 4).map(c => c.textContent))"
     )

@@ -82,6 +82,13 @@ def test_the_page_counts_all_rules_together(corpus, browser):
     assert f"keeps {rule.documents[position]:,} " in shown
     result = build(corpus, "both", min_words=int(rule.thresholds[position]))
     assert int(page.run("document.querySelector('.together').dataset.passing")) == count_kept(result)
+    assert page.run("document.querySelector('.changes code').textContent") == (
+        f"gopher_quality: {{min_words: {rule.thresholds[position]:g}}}"
+    )
+    page.run("document.querySelector('.changes button').click()")
+    assert page.run("document.querySelector('.changes').hidden")
+    assert int(page.run("document.querySelector('.together').dataset.passing")) == account.records_out
+    page.run(f"document.getElementById('slider-0-{number}').value = {position}")
     page.run(f"document.getElementById('slider-0-{number}').focus()")
     page.press("ArrowRight")
     assert page.run(f"document.getElementById('slider-0-{number}').value") == str(position + 1)

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gristmill.core.books import add_books
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.report.charts import MAX_BARS, NUM_COLORS, Bar, draw_bars, draw_histogram, draw_pie, figure
 from gristmill.report.markup import Markup, element, join, table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.core.books import Account
     from gristmill.report.markup import Row
     from gristmill.report.model import Report
-    from gristmill.shards.report import FunnelStep
+    from gristmill.shards.report import SourceMix
 
 _LOST = 8
 """The colour of what is gone."""
@@ -52,9 +56,13 @@ def make_headline(report: Report) -> Markup:
 
 
 def make_funnels(report: Report) -> Markup:
-    """Show what each step has left of each source."""
-    names = sorted(report.funnel, key=lambda name: (-_count_first(report, name), name))
-    parts: list[Markup] = [_draw_funnel(report, name) for name in names[:_MAX_FUNNELS]]
+    """Show what each step has left of each source, and of all together where they have the same steps."""
+    names = sorted(report.books, key=lambda name: (-_count_first(report, name), name))
+    parts: list[Markup] = []
+    if len(names) > 1 and len({tuple(account.step for account in report.books[name]) for name in names}) == 1:
+        total = add_books(report.books[name] for name in names)
+        parts.append(_draw_funnel("all sources", total, list(report.sources.values())))
+    parts += [_draw_funnel(name, report.books[name], [report.sources[name]]) for name in names[:_MAX_FUNNELS]]
     if len(names) > _MAX_FUNNELS:
         parts.append(
             element("p", f"{len(names) - _MAX_FUNNELS:,} smaller sources are in the books below.", class_="note")
@@ -67,38 +75,37 @@ def _count_first(report: Report, source: str) -> int:
     return books[0].records_in if books else 0
 
 
-def _draw_funnel(report: Report, source: str) -> Markup:
-    accounts, steps = report.books[source], report.funnel[source]
+def _draw_funnel(name: str, accounts: Sequence[Account], sources: Sequence[SourceMix]) -> Markup:
     largest = max((account.records_in + account.created for account in accounts), default=0)
     bars, rows = [], []
-    for account, step in zip(accounts, steps, strict=True):
+    for account in accounts:
         came = account.records_in + account.created
         lost = came - account.records_out
         text = f"{account.records_out:,}" + (f"  (-{lost:,}, {lost / came:.1%})" if lost else "")
         bars.append(Bar(account.step, (account.records_out, lost), text, (0, _LOST)))
-        rows.append((account.step, f"{came:,}", f"{account.records_out:,}", f"{lost:,}", *_size_cells(step)))
+        rows.append((account.step, f"{came:,}", f"{account.records_out:,}", f"{lost:,}", *_size_cells(account)))
     heads = ("step", "came in", "left", "gone", "text", "tokens")
-    title = f"Funnel of {source}"
+    title = f"Funnel of {name}"
     legend = [(0, "left"), (_LOST, "gone")]
-    picture, note = draw_bars(title, bars, maximum=largest), _name_sizes(report, source)
+    picture, note = draw_bars(title, bars, maximum=largest), _name_sizes(accounts, sources)
     return figure(title, "records", picture, heads, rows, legend=legend, note=note)
 
 
-def _name_sizes(report: Report, source: str) -> str:
-    """Say what became of the bytes of a source, such as `6.4 MB of files, 5.9 MB of text, 4.3 MB of it left`."""
-    mix, sizes = report.sources[source], [step.text_bytes for step in report.funnel[source] if step.text_bytes]
-    parts = [f"{format_bytes(mix.input_bytes)} of files"] if mix.input_bytes else []
+def _name_sizes(accounts: Sequence[Account], sources: Sequence[SourceMix]) -> str:
+    """Say what became of the bytes of sources, such as `6.4 MB of files, 5.9 MB of text, 4.3 MB of it left`."""
+    sizes = [account.text_bytes for account in accounts if account.text_bytes]
+    input_bytes, tokens = sum(source.input_bytes for source in sources), sum(source.tokens for source in sources)
+    has_rows = any(source.rows for source in sources)
+    parts = [f"{format_bytes(input_bytes)} of files"] if input_bytes else []
     if sizes:
-        parts += [f"{format_bytes(sizes[0])} of text", f"{format_bytes(sizes[-1] if mix.rows else 0)} of it left"]
-    parts += [format_count(mix.tokens, "token")] if mix.tokens else []
+        parts += [f"{format_bytes(sizes[0])} of text", f"{format_bytes(sizes[-1] if has_rows else 0)} of it left"]
+    parts += [format_count(tokens, "token")] if tokens else []
     return f"{', '.join(parts)}." if parts else ""
 
 
-def _size_cells(step: FunnelStep) -> tuple[str, str]:
-    return (
-        format_bytes(step.text_bytes) if step.text_bytes else "",
-        f"{step.tokens:,}" if step.tokens else "",
-    )
+def _size_cells(account: Account) -> tuple[str, str]:
+    tokens = account.tokens or account.counters["row_tokens"]
+    return (format_bytes(account.text_bytes) if account.text_bytes else "", f"{tokens:,}" if tokens else "")
 
 
 def make_rules(report: Report) -> Markup | None:
@@ -119,7 +126,7 @@ def make_rules(report: Report) -> Markup | None:
     came = report.totals.records_in + report.totals.records_created
     bars = [
         Bar(
-            f"{step}: {reason}",
+            f"{reason} ({step})",  # a phone shows the beginning
             (count,),
             f"{count:,}  ({_format_share(count, came)})",
             (0 if kind == "dropped" else 1,),
@@ -140,7 +147,7 @@ def make_rules(report: Report) -> Markup | None:
 
 
 def make_mix(report: Report) -> Markup:
-    """Show the shares of sources, wanted and got, and of languages."""
+    """Show the shares of sources, wanted and got, and of languages; and the splits."""
     unit = "tokens" if report.totals.tokens else "rows"
     names = sorted(report.sources, key=lambda name: (-report.sources[name].share, name))
     is_wanted = any(report.sources[name].wanted_share is not None for name in names)
@@ -168,7 +175,18 @@ def make_mix(report: Report) -> Markup:
     figures.append(_draw_shares("Sources as a pie", unit, [(name, report.sources[name].share) for name in names]))
     if report.languages:
         figures += _draw_languages(report)
-    return element("div", *figures, class_="pair")
+    splits: list[Row] = [
+        (
+            name,
+            f"{split.rows:,}",
+            f"{split.tokens:,}" if split.tokens else "",
+            f"{split.shards:,}",
+            format_bytes(split.bytes),
+        )
+        for name, split in report.splits.items()
+    ]
+    heads = ("split", "rows", "tokens", "shards", "bytes")
+    return join(element("div", *figures, class_="pair"), element("h3", "Splits"), table(heads, splits))
 
 
 def _draw_languages(report: Report) -> list[Markup]:
@@ -292,21 +310,9 @@ def make_origin(report: Report) -> Markup:
         *((name, version) for name, version in report.versions.items()),
         *((name, package) for name, package in report.plugins.items()),
     ]
-    splits: list[Row] = [
-        (
-            name,
-            f"{split.rows:,}",
-            f"{split.tokens:,}" if split.tokens else "",
-            f"{split.shards:,}",
-            format_bytes(split.bytes),
-        )
-        for name, split in report.splits.items()
-    ]
     columns: list[Row] = list(report.columns.items())
     recipe = msgspec.json.format(msgspec.json.encode(report.recipe), indent=2).decode()
     return join(
-        element("h3", "Splits"),
-        table(("split", "rows", "tokens", "shards", "bytes"), splits),
         element("h3", "Recipe"),
         element("pre", recipe[:100_000], class_="long", tabindex="0"),
         element("h3", "Versions and hashes"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gristmill.core.quantities import format_count
 from gristmill.report.markup import Markup, element, join, table
 
 if TYPE_CHECKING:
@@ -42,15 +43,26 @@ def _make_step(number: int, step: StepCurves) -> Markup:
         for rule in step.rules
     ]
     together = element("p", "All rules together: ", element("output", "", class_="together"), hidden=True)
+    changes = element(
+        "p",
+        "In the recipe: ",
+        element("code", ""),
+        " ",
+        element("button", "Reset", type="button"),
+        class_="changes",
+        hidden=True,
+    )
     return element(
         "div",
-        element("h3", f"{step.step}: {step.documents:,} documents reached it"),
+        element("h3", f"{step.step}: {format_count(step.documents, 'document')} reached it"),
         *sliders,
         together,
+        changes,
         element(
             "details", element("summary", "Table"), table(("rule", "threshold", "kept by it alone", "share"), rows)
         ),
         class_="thresholds",
+        data_step=step.step,
         data_documents=step.documents,
         data_count=step.sample_documents,
         data_sample=step.sample,
@@ -68,6 +80,7 @@ def _make_slider(name: str, step: StepCurves, rule: RuleCurve) -> Markup:
         min=0,
         max=len(rule.thresholds) - 1,
         value=rule.position,
+        data_position=rule.position,
         data_rule=rule.name,
         data_numbers=numbers,
     )

@@ -30,12 +30,15 @@ for (const step of document.querySelectorAll(".thresholds")) {
   const all = Number(step.dataset.documents), count = Number(step.dataset.count);
   const together = step.querySelector(".together");
   together.parentElement.hidden = false;
+  const changes = step.querySelector(".changes");
   const show = (share) => (100 * share).toFixed(1) + "%";
   const update = () => {
     const needed = inputs.map((input) => {
       const numbers = JSON.parse(input.dataset.numbers), position = Number(input.value);
       const documents = numbers.documents[position];
-      const text = `${numbers.thresholds[position]} keeps ${documents.toLocaleString("en-US")} (${show(documents / all)})`;
+      const isMoved = input.value !== input.dataset.position;
+      const text = `${numbers.thresholds[position]} keeps ${documents.toLocaleString("en-US")} (${show(documents / all)})`
+        + (isMoved ? `, was ${numbers.thresholds[input.dataset.position]}` : "");
       input.parentElement.querySelector("output").textContent = text;
       input.setAttribute("aria-valuetext", text);
       // A document passes if it passes this threshold and all that are weaker.
@@ -50,10 +53,19 @@ for (const step of document.querySelectorAll(".thresholds")) {
     const share = passing / count;
     const error = count < all ? 1.96 * Math.sqrt(Math.max(share * (1 - share), 1 / count) / count) : 0;
     const source = count < all ? `, ± ${show(error)}, from a sample of ${count.toLocaleString("en-US")}` : ", exact";
-    together.textContent = `${show(share)} of ${all.toLocaleString("en-US")} documents${source}`;
+    together.textContent = `${show(share)} of ${all.toLocaleString("en-US")} ${all === 1 ? "document" : "documents"}${source}`;
     together.dataset.passing = passing;
+    const moved = inputs.filter((input) => input.value !== input.dataset.position);
+    changes.hidden = !moved.length;
+    const keys = moved.map((input) => `${input.dataset.rule}: ${JSON.parse(input.dataset.numbers).thresholds[input.value]}`);
+    changes.querySelector("code").textContent = `${step.dataset.step}: {${keys.join(", ")}}`;
   };
   for (const input of inputs) input.addEventListener("input", update);
+  changes.querySelector("button").addEventListener("click", () => {
+    for (const input of inputs) input.value = input.dataset.position;
+    inputs[0].focus();
+    update();
+  });
   update();
 }
 

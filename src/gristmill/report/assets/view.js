@@ -199,7 +199,7 @@ addEventListener("keydown", (event) => {
     return;
   }
   const focus = (id) => () => document.getElementById(id)?.focus();
-  const action = { "/": focus("query"), g: focus("row"), s: focus("step"), f: focus("filter-split"),
+  const action = { "/": focus("query"), g: focus("row"), s: focus("step"), f: () => document.querySelector("#filters select")?.focus(),
     n: () => turnPage("next"), p: () => turnPage("previous"), ArrowRight: () => turnPage("next"), ArrowLeft: () => turnPage("previous"), G: () => turnPage("last") }[event.key];
   if (action) { event.preventDefault(); action(); }
 });
