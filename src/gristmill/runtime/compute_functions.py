@@ -8,6 +8,7 @@ its own `__getattr__`. This is only for processes of our own: a user's process g
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -43,6 +44,8 @@ def make_compute_functions_on_demand() -> None:
     compute.function_registry = get_registry
 
     def make_function(name: str) -> Any:
+        if name == "__all__":  # asked for by `import *`
+            return [name for name in list_names() if not name.startswith("_")]
         try:
             function = get_registry().get_function(_NAMES.get(name, name))
         except KeyError:
@@ -54,4 +57,12 @@ def make_compute_functions_on_demand() -> None:
         setattr(compute, name, wrapper)
         return wrapper
 
+    def list_names() -> list[str]:
+        """Make all functions, for somebody who looks for their names."""
+        for name in (*_NAMES, *get_registry().list_functions()):
+            with suppress(AttributeError):
+                getattr(compute, name)
+        return sorted(vars(compute))
+
     compute.__getattr__ = make_function
+    compute.__dir__ = list_names
