@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
@@ -130,6 +130,16 @@ def test_every_truncated_file_is_refused(name):
             score(content[:size], ["good1"])
 
 
+@pytest.mark.parametrize("place", [28, 48], ids=["words", "characters"])
+def test_runs_that_would_take_for_ever_are_refused(place):
+    content = read("softmax.bin").copy()
+    content[place : place + 4].view("<i4")[:] = 2**31 - 1
+    content.flags.writeable = False
+    with pytest.raises(UsageError, match="2147483647 words or characters together"):
+        score(content, ["good1"])
+
+
+@example("hs.ftz", 47229, 70, 2)  # a weight of thousands
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(["softmax.bin", "hs.ftz"]), st.integers(0, 1 << 30), st.integers(0, 255), st.integers(1, 8))
 def test_damaged_files_give_an_error_or_a_number(name, place, value, width):

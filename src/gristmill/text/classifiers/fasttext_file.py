@@ -31,6 +31,8 @@ _ENTRY_BYTES = 10
 _NO_COUNT = 10**15
 _MAX_BUCKETS = 1 << 28
 _MAX_DECODED_FLOATS = 1 << 30
+_MAX_RUN = 64
+"""The most words, or characters, that are looked up together: without a limit a long document could take hours."""
 
 
 @kernel
@@ -149,7 +151,9 @@ def parse_fasttext(content: NDArray[np.uint8]) -> FastTextFile:
     """
     try:
         return _Parser(content).parse()
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
+    except struct.error as error:
+        raise ValueError("it ends too early") from error
+    except (UnicodeDecodeError, IndexError) as error:
         raise ValueError(f"it is damaged: {error}") from error
 
 
@@ -169,6 +173,10 @@ class _Parser:
             raise ValueError("it is a model of word vectors, not a classifier")
         if not (HIERARCHICAL_SOFTMAX <= loss <= ONE_VERSUS_ALL and 0 <= num_buckets <= _MAX_BUCKETS):
             raise ValueError("it is damaged: its arguments are impossible")
+        if max(word_ngrams, max_piece) > _MAX_RUN:
+            raise ValueError(
+                f"it looks up {max(word_ngrams, max_piece)} words or characters together, not up to {_MAX_RUN}"
+            )
         size, num_words, num_labels, _, num_pruned = self._read("<iiiqq")
         starts, ends, label_entries, counts = self._read_dictionary(size, num_words, num_labels)
         bucket_rows = self._read_bucket_rows(num_pruned, num_buckets, num_words)

@@ -235,7 +235,8 @@ class FastTextModel:
                 total,
             )  # fmt: skip
             if count:
-                scores[row] = round(min(self._compute_probability(total / count), 1.0), _DIGITS)
+                with np.errstate(over="ignore", invalid="ignore"):  # 1 / (1 + inf) is right; the rest is checked below
+                    scores[row] = round(min(self._compute_probability(total / count), 1.0), _DIGITS)
         if not np.isfinite(scores).all():
             raise UsageError(f"{self._path} has weights that are no numbers", help="it is damaged: copy it again")
         return scores
@@ -289,7 +290,10 @@ def open_fasttext(content: NDArray[np.uint8], path: str, label: str | None) -> F
     try:
         file = parse_fasttext(content)
     except ValueError as error:
-        raise UsageError(f"{path} cannot be read as a fastText model: {error}", help="copy it again") from error
+        raise UsageError(
+            f"{path} cannot be read as a fastText model: {error}",
+            help="copy it again, or use a model of `fasttext supervised`",
+        ) from error
     labels_text = ", ".join(file.labels[:_MAX_NAMED]) + (" …" if len(file.labels) > _MAX_NAMED else "")
     if label is None:
         raise UsageError(f"{path} has the labels {labels_text}", help="set label to the one whose probability counts")
