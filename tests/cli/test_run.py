@@ -17,7 +17,8 @@ def test_books_quarantine_output_and_next_command_are_printed(gristmill, project
     lines = {words[0] if words[0] != "web" else words[1]: words for line in out.splitlines() if (words := line.split())}
     assert lines["read"][1:3] == ["38", "2"]
     assert lines["length"][1:3] == ["37", "1"]
-    for words in ("1 invalid_json", "1 missing_text", str(project / "out/quarantine/web.jsonl"), "gristmill inspect"):
+    files = (project / "out/quarantine/web.jsonl", project / "out/report.html")
+    for words in ("1 invalid_json", "1 missing_text", *map(str, files), "gristmill inspect"):
         assert words in out
     assert len(open_dataset(project / "out")) == 37
 

@@ -151,7 +151,7 @@ def make_times(run: RunTimes | None) -> Markup:
     ]
     heads = ("job", "seconds", "tasks", "records", "MB/s of input", "CPU seconds", "worker deaths")
     title = "Time by stage"
-    note = f"{run.seconds:,.2f} s in all, backend {run.backend}, finished {run.finished}."
+    note = f"{run.seconds:,.2f} s in all, planning not included; backend {run.backend}, finished {run.finished}."
     stages = figure(title, "seconds", draw_bars(title, bars), heads, rows, note=note)
     has_nodes = any(worker.node for job in run.jobs for worker in job.workers)
     nodes = _show_uses(run, "node", "largest memory of its workers together", _name_node) if has_nodes else None

@@ -27,6 +27,7 @@ from gristmill.pipeline.stages.options import RunOptions
 from gristmill.recipe.load import load_recipe
 from gristmill.runtime.pandas_free import block_pandas_import
 from gristmill.shards.manifests.manifest import Manifest
+from gristmill.shards.report import REPORT_PAGE
 from gristmill.storage.locations import parse_location
 
 
@@ -164,4 +165,5 @@ def print_outcome(result: RunResult, seconds: float) -> None:
     print_wrapped(f"{outcome}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
     if not any(_count_rows(manifest).values()):
         print_wrapped("the dataset is empty: the table shows which step removed the records")
+    click.echo(f"report: {result.output}/{REPORT_PAGE}")
     click.echo(f"next: gristmill inspect {quote_path(result.output)}")
