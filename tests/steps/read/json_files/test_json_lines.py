@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.core.errors import CorruptStreamError
+from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.records import ORIGIN_TYPE, SourceFile
 from gristmill.steps.read import CELL_BYTES, Read, open_reader, plan_schema
+from gristmill.steps.read.json_files.json_fields import JsonFields
 from gristmill.steps.read.json_files.json_lines import JsonLinesReader
 from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile
 from gristmill.storage.codecs.compression import compress_frame, decompress
@@ -378,3 +379,9 @@ def test_lines_decoded_together_are_as_each_alone(lines, end):
             ]
 
         assert outcome(together=True) == outcome(together=False)
+
+
+@pytest.mark.parametrize("name", ['a"b', "c\\d", "e\tf"])
+def test_a_name_that_the_decoder_cannot_have_is_an_error_for_people(name):
+    with pytest.raises(UsageError, match="a quote, a backslash or a control character"):
+        JsonFields("text", {name: pa.int64()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,8 @@ _SCALARS: dict[pa.DataType, Any] = {
     pa.float64(): float,
     pa.bool_(): bool,
 }
+_UNREADABLE = re.compile(r'["\\\x00-\x1f]')
+"""Characters that msgspec takes in no name of a field."""
 _REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -149,6 +152,11 @@ def python_type(arrow_type: pa.DataType) -> Any:
 
 
 def _insert(tree: dict[str, Any], path: str, leaf: Any) -> None:
+    if _UNREADABLE.search(path):
+        raise UsageError(
+            f"{path!r} cannot be read: the name of a field has a quote, a backslash or a control character",
+            help="rename the field, or write jsonl without naming columns: whole lines are copied",
+        )
     *outer, last = path.split(".")
     for name in outer:
         tree = tree.setdefault(name, {})
