@@ -7,13 +7,14 @@ from gristmill_testing.buckets import CREDENTIALS
 from gristmill_testing.faulty_proxy import CHANGED, DENIED, FaultyProxy
 
 import gristmill as gm
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import GristmillError, RemoteStoreError
 from gristmill.steps import Map, Read
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.locations import StorePath
-from gristmill.storage.stores.base import PIECE_BYTES
+from gristmill.storage.stores.base import PIECE_BYTES, StoredObject
 from gristmill.storage.stores.object_store import CONCURRENT_PARTS
 from gristmill.storage.stores.open_store import forget_stores
+from gristmill.storage.stores.upload import Upload
 
 
 @pytest.fixture
@@ -57,6 +58,28 @@ def test_whole_parts_arrive_unchanged(s3, proxy):
     data = bytes(range(256)) * ((2 * PIECE_BYTES + 256) // 256)
     upload(s3, data)
     assert s3.get("large") == data
+    # The answer tells that there are three parts: nobody has to look at the size.
+    assert [line.split()[0] for line in proxy.requests if not is_part(line)] == ["POST", "POST"]
+
+
+@pytest.mark.parametrize("version", ["", "0123abcd", "0123abcd-2"])
+def test_an_upload_whose_answer_tells_nothing_is_looked_at(version):
+    class ForgetfulStore:
+        def url(self, key):
+            return f"s3://bucket/{key}"
+
+        def put_stream(self, key, pieces):
+            self.num_bytes = sum(map(len, pieces)) - 1
+            return version
+
+        def head(self, key):
+            return StoredObject(key, self.num_bytes, version)
+
+    file = Upload(ForgetfulStore(), "large")
+    file.open()
+    file.write(memoryview(bytes(2 * PIECE_BYTES + 5)))
+    with pytest.raises(RemoteStoreError, match="after the upload"):
+        file.commit(sync=True)
 
 
 def note_modules(record):

@@ -64,8 +64,11 @@ class Store(Protocol):
             ObjectChangedError: With `replaces`, it has another version.
         """
 
-    def put_stream(self, key: str, pieces: Iterator[bytes]) -> None:
-        """Write an object of any size from pieces of `PIECE_BYTES`, in bounded memory. An error leaves nothing."""
+    def put_stream(self, key: str, pieces: Iterator[bytes]) -> str:
+        """Write an object of any size from pieces of `PIECE_BYTES`, in bounded memory; return its version.
+
+        An error leaves nothing.
+        """
 
     def copy(self, key: str, target: str) -> None:
         """Copy an object inside the store."""

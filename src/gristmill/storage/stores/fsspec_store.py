@@ -82,8 +82,8 @@ class FsspecStore:
             self._fs.pipe_file(key, bytes(data))
             return self.head(key).version
 
-    def put_stream(self, key: str, pieces: Iterator[bytes]) -> None:
-        self.put(key, b"".join(pieces))
+    def put_stream(self, key: str, pieces: Iterator[bytes]) -> str:
+        return self.put(key, b"".join(pieces))
 
     def copy(self, key: str, target: str) -> None:
         self.put(target, self.read(key))

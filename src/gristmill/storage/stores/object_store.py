@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure"}
 _GOOGLE = ("gs", "gcs")
-CONCURRENT_PARTS = 4
-"""The parts of an upload that are under way at once."""
+CONCURRENT_PARTS = 8
+"""The parts of an upload that are under way at once: 106 MB of rows, which come at once, wait for two rounds."""
 _PAGE_OBJECTS = 1000
 _AFTER_FOLDER = "/\U0010ffff"
 """Follows all names in a folder, in the order in which stores list."""
@@ -105,7 +105,7 @@ class ObjectStore:
         )
         return _clean_version(result)
 
-    def put_stream(self, key: str, pieces: Iterator[bytes]) -> None:
+    def put_stream(self, key: str, pieces: Iterator[bytes]) -> str:
         # No retry from here: the pieces come once. obstore retries each part, and aborts the upload if that fails.
         put = partial(
             self._library.put,
@@ -115,7 +115,7 @@ class ObjectStore:
             chunk_size=PIECE_BYTES,
             max_concurrency=CONCURRENT_PARTS,
         )
-        self._ask(key, lambda: put(pieces), tries=1)
+        return _clean_version(self._ask(key, lambda: put(pieces), tries=1))
 
     def copy(self, key: str, target: str) -> None:
         self._ask(key, lambda: self._library.copy(self._handle, key, target))

@@ -58,8 +58,8 @@ class PosixStore:
             temporary.unlink(missing_ok=True)
         return self.head(key).version
 
-    def put_stream(self, key: str, pieces: Iterator[bytes]) -> None:
-        self.put(key, b"".join(pieces))
+    def put_stream(self, key: str, pieces: Iterator[bytes]) -> str:
+        return self.put(key, b"".join(pieces))
 
     def copy(self, key: str, target: str) -> None:
         self.put(target, self.read(key))

@@ -8,6 +8,7 @@ utilisation depends neither on the size of tasks nor on that of units.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -92,10 +93,12 @@ class PackingSink:
                 if packed.leftover.num_rows:
                     leftovers.add(split, packed.make_leftover_documents())
                 self._add_to_account(packed, account)
-            files = rows.commit()
+            with ThreadPoolExecutor(1) as pool:  # on a store each waits for its requests
+                leftover_files = pool.submit(leftovers.commit)
+                files = rows.commit()
             held_files = [file for file in files if file.split == TRAIN] if self._holds_train else []
             return SinkResult(
-                [file for file in files if file not in held_files], leftovers.commit(), [account], held_files
+                [file for file in files if file not in held_files], leftover_files.result(), [account], held_files
             )
 
     def _pack_documents(self, documents: list[pa.RecordBatch]) -> PackedDocuments:
