@@ -30,11 +30,16 @@ if TYPE_CHECKING:
     from gristmill.core.records import StepResult
 
 
+_PUBLIC_IPV6 = ipaddress.ip_network("2000::/3")
+"""No other addresses of version 6 are given to hosts: `A::f` is a name in C++ and Rust."""
+
+
 def _is_public_address(text: str) -> bool:
     try:
-        return ipaddress.ip_address(text).is_global
+        address = ipaddress.ip_address(text)
     except ValueError:
         return False
+    return address.is_global and not address.is_multicast and (address.version == 4 or address in _PUBLIC_IPV6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class Pii(LocalStep, tag="pii", frozen=True, kw_only=True):
     """
 
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     kinds: list[str] = msgspec.field(default_factory=lambda: ["email", "ip"])
     placeholders: dict[str, str] = msgspec.field(default_factory=dict)
