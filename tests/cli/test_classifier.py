@@ -54,6 +54,8 @@ def test_few_and_damaged_examples_are_told(gristmill, examples):
     said = gristmill("classifier", "train", "few.jsonl", "bad.jsonl", "--out", "q.model", folder=examples).out
     assert "2 records are damaged or have no text" in said
     assert "told apart" not in said
+    same = gristmill("classifier", "train", "bad.jsonl", "bad.jsonl", "--out", "same.model", folder=examples).out
+    assert "little better than chance" in same
 
 
 def run_with_model(gristmill, folder, step):

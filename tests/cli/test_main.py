@@ -283,3 +283,10 @@ def test_a_signal_that_python_drops_arrives_all_the_same(number, word):
     command = [sys.executable, "-c", LOSES_SIGNAL, str(int(number))]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (ended.returncode, ended.stderr.strip()) == (128 + number, word)
+
+
+@pytest.mark.parametrize("group", ["classifier", "stream", "template", "tokenizer"])
+def test_summaries_of_subcommands_are_whole(gristmill, group):
+    listed = gristmill(group, "--help").out.partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed

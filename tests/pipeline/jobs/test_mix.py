@@ -231,7 +231,7 @@ def test_damage_is_not_copied(inputs, tmp_path):
 
 
 def test_a_source_of_which_nothing_would_be_taken_is_refused(inputs, tmp_path):
-    with pytest.raises(UsageError, match="nothing is left for it"):
+    with pytest.raises(UsageError, match="less than one row of it"):
         mix({"web": (inputs["web"], 1)}, tmp_path / "out", size=1, by="tokens")
     assert not (tmp_path / "out").exists()
 

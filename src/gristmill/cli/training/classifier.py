@@ -9,13 +9,20 @@ from gristmill.cli.options import json_option
 from gristmill.pipeline.jobs.classifier_job import train_classifier
 from gristmill.steps.read import Read, to_path
 
+_MIN_ACCURACY = 0.6
+"""Half of all documents are told apart by chance, if both files are of one size."""
+
 
 @click.group(epilog="Example: gristmill classifier train good.jsonl bad.jsonl --out edu.model")
 def command() -> None:
     """Train a classifier of documents."""
 
 
-@command.command("train", epilog="Example: gristmill classifier train good.jsonl bad.jsonl --out edu.model")
+@command.command(
+    "train",
+    short_help="Train a model for quality_model from good and bad examples.",
+    epilog="Example: gristmill classifier train good.jsonl bad.jsonl --out edu.model",
+)
 @click.argument("good")
 @click.argument("bad")
 @click.option("--out", required=True, type=click.Path(dir_okay=False), help="The file of the model.")
@@ -44,4 +51,6 @@ def train(good: str, bad: str, out: str, text: str, epochs: int, max_documents: 
         )
     else:
         click.echo(f"of {summary.num_held_out:,} documents that were held out, {summary.accuracy:.1%} are told apart")
+        if summary.accuracy < _MIN_ACCURACY:
+            click.echo("warning: that is little better than chance: look whether GOOD and BAD differ as you expect")
     click.echo(f"wrote {summary.path}; next, in a recipe: quality_model: {{model: {summary.path}, min_score: 0.5}}")

@@ -40,7 +40,11 @@ def command() -> None:
     """Measure, prove and trace how a dataset streams into training."""
 
 
-@command.command("bench", epilog="Example: gristmill stream bench out --batch-size 32")
+@command.command(
+    "bench",
+    short_help="Measure how fast batches are made here.",
+    epilog="Example: gristmill stream bench out --batch-size 32",
+)
 @stream_arguments
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Rows per batch.")
 @click.option(
@@ -90,7 +94,11 @@ def _find_torch_loaders() -> Any:
     return make_loader
 
 
-@command.command("prove", epilog="Example: gristmill stream prove out --world 8,3,5 --workers 0,1,3 --batch 2,6,24")
+@command.command(
+    "prove",
+    short_help="Prove that training resumes exactly.",
+    epilog="Example: gristmill stream prove out --world 8,3,5 --workers 0,1,3 --batch 2,6,24",
+)
 @stream_arguments
 @click.option("--world", type=Numbers(), default="8,3,5", show_default=True, help="World sizes to alternate.")
 @click.option("--workers", type=Numbers(), default="0,1,3", show_default=True, help="Loader workers per rank.")
@@ -164,7 +172,11 @@ def _print_proof(proof: Proof, how: str) -> None:
     )
 
 
-@command.command("where", epilog="Example: gristmill stream where out 48213 --batch-size 8 --world 64")
+@command.command(
+    "where",
+    short_help="Show the documents that a training step reads.",
+    epilog="Example: gristmill stream where out 48213 --batch-size 8 --world 64",
+)
 @stream_arguments
 @click.argument("step", type=click.IntRange(min=0))
 @click.option("--batch-size", type=click.IntRange(min=1), required=True, help="Rows per rank, as in training.")
@@ -219,7 +231,11 @@ def _print_row(row: RowOrigins) -> None:
         click.echo(f"  {document.tokens:,} tokens of {origin.path}, position {origin.position:,}{part}")
 
 
-@command.command("plan", epilog="Example: gristmill stream plan s3://bucket/out --batch-size 8 --world 64 --steps 1000")
+@command.command(
+    "plan",
+    short_help="Compute what training will fetch from a store.",
+    epilog="Example: gristmill stream plan s3://bucket/out --batch-size 8 --world 64 --steps 1000",
+)
 @stream_arguments
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Rows per rank.")
 @click.option("--world", type=click.IntRange(min=1), default=1, show_default=True, help="Number of ranks.")

@@ -26,7 +26,9 @@ def command() -> None:
 
 
 @command.command(
-    "check", epilog="Example: gristmill template check tokenizers/mine chats.jsonl --template chatml --date 2026-01-31"
+    "check",
+    short_help="Show what would be trained on, and find silent mistakes.",
+    epilog="Example: gristmill template check tokenizers/mine chats.jsonl --template chatml --date 2026-01-31",
 )
 @click.argument("tokenizer")
 @click.argument("files", nargs=-1, required=True)

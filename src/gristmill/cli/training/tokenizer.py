@@ -22,7 +22,9 @@ def command() -> None:
 
 
 @command.command(
-    "train", epilog='Example: gristmill tokenizer train tokenizers/mine "data/*.jsonl.zst" --vocab-size 32768'
+    "train",
+    short_help="Train a byte-level BPE tokenizer.",
+    epilog='Example: gristmill tokenizer train tokenizers/mine "data/*.jsonl.zst" --vocab-size 32768',
 )
 @click.argument("out", type=click.Path())
 @click.argument("files", nargs=-1, required=True)
@@ -77,7 +79,11 @@ def train_command(
         _print_trained(trained)
 
 
-@command.command("check", epilog="Example: gristmill tokenizer check tokenizers/gpt2 data/web.jsonl")
+@command.command(
+    "check",
+    short_help="Check a tokenizer: round trip, bytes per token, engines.",
+    epilog="Example: gristmill tokenizer check tokenizers/gpt2 data/web.jsonl",
+)
 @click.argument("tokenizer")
 @click.argument("files", nargs=-1)
 @click.option("--text", default="text", show_default=True, help="Field that holds the text.")

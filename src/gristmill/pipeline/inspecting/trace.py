@@ -88,7 +88,8 @@ def trace_input(dataset: Dataset, word: str) -> TracedOrigin:
     name = positions[-1].file
     nearest = find_nearest(name, [file.relative for file in files])
     raise UsageError(
-        f"{dataset.folder} was not made from a file {name}", help=f'did you mean "{nearest}"?' if nearest else None
+        f"{dataset.folder} was not made from a file {name}",
+        help=f'did you mean "{nearest}"?' if nearest else "manifest.json lists its files",
     )
 
 

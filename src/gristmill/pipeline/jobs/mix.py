@@ -142,7 +142,7 @@ def mix(
         for name, (share, _) in selection.items():
             if not share.taken:
                 raise UsageError(
-                    f"{name}: its share of {size:,} {by} is nothing: nothing is left for it",
+                    f"{name}: its share of {size:,} {by} is less than one row of it",
                     help="choose a larger size",
                 )
         check_writable(target)

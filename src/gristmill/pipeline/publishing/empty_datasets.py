@@ -27,7 +27,7 @@ def refuse_empty(plan: Plan, books: Mapping[str, Sequence[Account]]) -> None:
     losses = "; ".join(f"{_describe_last_loss(accounts)} (source {name})" for name, accounts in books.items())
     raise EmptyDatasetError(
         f"no record is left: {losses}",
-        help="change that step, or write allow_empty: true to make an empty dataset; what is done is kept",
+        help="check that step or the files, or write allow_empty: true to make an empty dataset; what is done is kept",
     )
 
 
