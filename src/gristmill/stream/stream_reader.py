@@ -132,7 +132,7 @@ class StreamReader(ABC):
             self.prefetch(np.concatenate([find_rows(2 * farthest + number) for number in range(few)]))
 
     def count_batches_ahead(self, num_rows: int, step: int) -> int:
-        """Count the batches of so many rows behind the present one whose blocks `fetch_ahead` may have requested."""
+        """Count the batches of that many rows behind the present one whose blocks `fetch_ahead` may have requested."""
         window, farthest = self._find_reach(num_rows, step)
         return 2 * farthest + math.ceil(_ROWS_OF_LATER_WINDOW / num_rows) if window else farthest
 

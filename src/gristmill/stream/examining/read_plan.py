@@ -90,11 +90,11 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
             requests, bytes_read, in_cache = requests + 1, bytes_read + size, in_cache + size
             while in_cache > limit and len(cached) > 1:
                 in_cache -= cached.popitem(last=False)[1]
-    used, seen = (
-        np.unique(np.concatenate([np.empty(0, np.int64), *(blocks for _, blocks in some)]))
-        for some in (planned, listed)
+    used_blocks, listed_blocks = (
+        np.unique(np.concatenate([np.empty(0, np.int64), *(blocks for _, blocks in steps_with_blocks)]))
+        for steps_with_blocks in (planned, listed)
     )
-    distinct_bytes = int(reader.bytes[used].sum())
+    distinct_bytes = int(reader.bytes[used_blocks].sum())
     # In full shuffle any block may be needed again, and a cache does not know which.
     is_full = stream.arguments.shuffle and not stream.order.window_rows
     most_bytes = distinct_bytes if is_full else _count_most_bytes(blocks_of_steps, reader)
@@ -103,10 +103,10 @@ def plan_reads(stream: Stream, batch_size: int, world_size: int, steps: int, nod
         rows=sum(count for count, _ in planned),
         requests=requests,
         bytes_read=bytes_read,
-        distinct_requests=len(used),
+        distinct_requests=len(used_blocks),
         distinct_bytes=distinct_bytes,
-        ahead_requests=len(seen) - len(used),
-        ahead_bytes=int(reader.bytes[seen].sum()) - distinct_bytes,
+        ahead_requests=len(listed_blocks) - len(used_blocks),
+        ahead_bytes=int(reader.bytes[listed_blocks].sum()) - distinct_bytes,
         cache_bytes=limit,
         needed_cache_bytes=_find_needed_cache(most_bytes, reader),
         uncertainty=_find_uncertainty(reader, distinct_bytes),
@@ -160,6 +160,6 @@ def _count_most_bytes(blocks_of_steps: list[NDArray[np.int64]], reader: BlockRea
 
 
 def _find_needed_cache(most_bytes: int, reader: BlockReader) -> int:
-    """Find which cache holds so many bytes in use beside those that are fetched ahead."""
+    """Find which cache holds that many bytes in use beside those that are fetched ahead."""
     with_ahead = -(-most_bytes * PARTS_OF_CACHE // (PARTS_OF_CACHE - 1))
     return min(with_ahead, int(reader.bytes[_find_fetched(reader)].sum()))
