@@ -130,9 +130,12 @@ def test_numbers_and_tensors_are_joined_without_a_loss(made):
             "is_odd": np.bool_(number % 2),
             "same": torch.tensor([0.5]),
             "mixed": torch.tensor(0.5 if number % 2 else 2),
+            "words": np.array(["a", "mill"]),
         }
 
-    batch = Stream(made / "out-tars", seed=3, epochs=1, transform=measure).batch(0, 8)
+    stream = Stream(made / "out-tars", seed=3, epochs=1, transform=measure)
+    assert [list(words) for words in next(iter(TorchLoader(stream, 8)))["words"]] == [["a", "mill"]] * 8
+    batch = stream.batch(0, 8)
     assert batch["mean"].dtype == np.float32
     assert batch["is_odd"].dtype == bool
     assert batch["same"].shape == (8, 1)
@@ -209,6 +212,17 @@ def test_ragged_samples_are_lists_and_the_rest_is_blank(made):
     empty_rank = Stream(made / "out-tars", seed=3, epochs=1).batch(2, 5, rank=1, world_size=2)
     assert empty_rank["image"].shape == (5, 6, 8, 3)
     assert not empty_rank.row_mask.any()
+
+
+def test_ragged_images_can_be_written(made):
+    """Torch warns of arrays that cannot when a DataLoader makes tensors of them."""
+
+    def cut(record):
+        return {"x": record["image"][: 1 + int(record["__key__"][-3:]) % 4]}
+
+    batch = Stream(made / "out-tars", seed=3, epochs=1, transform=cut).batch(0, 8)
+    assert isinstance(batch["x"], list)
+    assert all(value.flags.writeable for value in batch["x"])
 
 
 def test_rows_for_trainers(made):

@@ -250,7 +250,7 @@ def _check_can_stream(path: str, manifest: Manifest, arguments: StreamArguments)
     if manifest.format not in ("arrow", "webdataset") or not is_indexed:
         raise UsageError(
             f"{path} holds samples as {manifest.format}, which cannot be read at random",
-            help="write them with format: arrow or webdataset",
+            help='write them with format: arrow or webdataset; files of Parquet stream by name: Stream("…/*.parquet")',
         )
 
 

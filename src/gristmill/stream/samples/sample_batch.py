@@ -26,14 +26,12 @@ def join_samples(samples: Sequence[dict[str, Any]], new: Callable[..., Any]) -> 
 
 def _join_values(values: list[Any], new: Callable[..., Any]) -> Any:
     first = values[0]
-    if isinstance(first, np.ndarray):
-        if all(isinstance(value, np.ndarray) and value.shape == first.shape for value in values):
-            kind = np.result_type(*{value.dtype for value in values})
-            joined = new((len(values), *first.shape), str(kind))
-            for number, value in enumerate(values):
-                joined[number] = value
-            return joined
-        return values
+    if isinstance(first, np.ndarray) and all(_is_array(value, first.shape) for value in values):
+        kind = np.result_type(*{value.dtype for value in values})
+        joined = new((len(values), *first.shape), str(kind))
+        for number, value in enumerate(values):
+            joined[number] = value
+        return joined
     if hasattr(first, "new_empty") and all(_is_like(value, first) for value in values):
         joined = first.new_empty((len(values), *first.shape))  # tensors, without importing torch
         for number, value in enumerate(values):
@@ -41,7 +39,18 @@ def _join_values(values: list[Any], new: Callable[..., Any]) -> Any:
         return joined
     if all(isinstance(value, (int, float, np.number, np.bool_)) for value in values):
         return np.array(values)
-    return values
+    return list(map(_make_writable, values))
+
+
+def _is_array(value: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a value is an array of numbers, of this shape; of texts there are no tensors."""
+    return isinstance(value, np.ndarray) and value.shape == shape and value.dtype.kind in "biufc"
+
+
+def _make_writable(value: Any) -> Any:
+    """Copy an array that is a view of a decoded image: torch warns of tensors that must not be written."""
+    is_view = isinstance(value, np.ndarray) and not value.flags.writeable
+    return value.copy() if is_view else value
 
 
 def _is_like(value: Any, tensor: Any) -> bool:
