@@ -41,7 +41,10 @@ _FIRST_TICKETS = 32
 """The tickets that are sent before their cost decides."""
 _BATCHES_AFTER_SLOW = 32
 """The batches that a worker makes after a slow ticket."""
-_FAIR, _SLOW = 4, 8
+_BATCHES_AFTER_DEAR = 512
+"""The batches that a worker makes when tickets are too dear. Then it tries again: the first ones may have met a busy
+machine."""
+_FAIR, _SLOW = 4, 16
 """How often the time of a copy a ticket may cost the parent: the fastest one, and any one."""
 
 
@@ -76,8 +79,10 @@ class TicketChooser:
         if num_slow > self._num_slow:
             self._num_slow, self._batches_left = num_slow, _BATCHES_AFTER_SLOW
             return None
-        is_dear = self._num_tickets >= _FIRST_TICKETS and gather_ns > _FAIR * copy_ns
-        if is_dear or not copy_ns or stream.reader.read_ahead.is_cold:
+        if self._num_tickets >= _FIRST_TICKETS and gather_ns > _FAIR * copy_ns:
+            self._num_tickets, self._batches_left = 0, _BATCHES_AFTER_DEAR
+            return None
+        if not copy_ns or stream.reader.read_ahead.is_cold:
             return None
         self._num_tickets += 1
         return RowTicket(stream.key, row, batch_size, rank, world_size, _SLOW * copy_ns, ring.place)
