@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zlib
 
 import pytest
 import zstandard
@@ -227,6 +228,20 @@ def test_other_compressions(packing):
     ]:
         with pytest.raises(ValueError, match=message):
             unpack(body, max_bytes)
+
+
+def test_compressions_one_after_the_other():
+    page = "<p>größer als zuvor".encode()
+    for packing, body in [
+        ("gzip, gzip", gzip.compress(gzip.compress(page))),
+        ("deflate,GZIP", gzip.compress(zlib.compress(page))),
+        ("gzip, identity", gzip.compress(page)),
+        ("gzip, gzip", gzip.compress(page)),  # the crawler has unpacked it once
+    ]:
+        assert unpack_body(HttpResponse(200, {"content-encoding": packing}, body), 1000) == page
+    bomb = gzip.compress(gzip.compress(b"<" * (1 << 20)))
+    with pytest.raises(ValueError, match="more than"):
+        unpack_body(HttpResponse(200, {"content-encoding": "gzip, gzip"}, bomb), 10_000)
 
 
 def test_wet_files(tmp_path):

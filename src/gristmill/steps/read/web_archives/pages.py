@@ -59,7 +59,14 @@ def unpack_body(response: HttpResponse, max_bytes: int) -> bytes:
     body = response.body
     if "chunked" in response.headers.get("transfer-encoding", "").lower():
         body = _join_chunks(body)
-    packing = response.headers.get("content-encoding", "").strip().lower()
+    for packing in reversed(
+        response.headers.get("content-encoding", "").lower().split(",")
+    ):  # the last was applied last
+        body = _unpack(body, packing.strip(), max_bytes)
+    return body
+
+
+def _unpack(body: bytes, packing: str, max_bytes: int) -> bytes:
     if packing in ("gzip", "x-gzip") and body.startswith(b"\x1f\x8b"):
         return _inflate(body, zlib.MAX_WBITS | 16, max_bytes)
     if packing == "deflate" and body[:1] not in (b"<", b" ", b"\n", b"\r"):
