@@ -11,7 +11,7 @@ from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.hugging_face import make_side_files
 from gristmill.shards.manifests.manifest import FORMAT_VERSION, Manifest
 from gristmill.shards.manifests.manifest_file import dump_manifest
-from gristmill.shards.manifests.stored_files import Schema, Shard
+from gristmill.shards.manifests.stored_files import InputFile, Schema, Shard
 from gristmill.shards.token_rows import rows_schema
 from gristmill.storage.checksums import compute_file_checksum
 
@@ -48,7 +48,7 @@ def many_shards(setting, num_shards, *, has_index=False):
 
 def many_rows(setting, *, num_shards, rows_a_shard):
     """Return a dataset of very many short rows, whose shards are links to one file."""
-    folder = setting.folder / "inputs" / f"rows-{num_shards}-{rows_a_shard}-v{FORMAT_VERSION}"
+    folder = setting.folder / "inputs" / f"named-rows-{num_shards}-{rows_a_shard}-v{FORMAT_VERSION}"
     if not (folder / "manifest.json").exists():
         write_dataset(
             folder,
@@ -110,6 +110,7 @@ def write_dataset(
         schema=Schema.of(schema),
         splits={"train": {"web": shards}},
         row_length=row_length,
+        files={"0" * 16: InputFile(source="web", path="web.jsonl", relative="web.jsonl", bytes=0, version="")},
     ).seal()
     if has_index:
         with BlockIndexWriter(folder, "index", "bench") as writer:

@@ -46,6 +46,8 @@ def page(dataset):
         [about, *_] = json.load(ask(address, "info"))
         rows = json.load(ask(address, "rows", name=about["name"], count=10))["rows"]
         seconds = time.perf_counter() - began
+    if problems := [row["bad"] for row in rows if "bad" in row]:
+        sys.exit(f"rows cannot be shown: {problems[0]}")
     print(json.dumps({"inner": seconds, "rows": about["rows"], "shown": len(rows)}))
 
 

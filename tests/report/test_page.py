@@ -141,6 +141,11 @@ def test_paper_has_everything(shown):
     )
     shown.run("dispatchEvent(new Event('beforeprint'))")
     assert shown.run("[...document.querySelectorAll('details')].every(d => d.open)")
+    shown.resize(480, 900)  # paper has no scroll bars
+    ends = "[...document.querySelectorAll('main, .scroll table')].map(part => part.getBoundingClientRect().right)"
+    page_end, *table_ends = shown.run(ends)
+    assert max(table_ends) <= page_end
+    shown.resize(1200, 900)
     shown.send("Emulation.setEmulatedMedia", media="")
 
 
