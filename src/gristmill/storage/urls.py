@@ -18,8 +18,9 @@ _LOCAL = frozenset({"file", "local"})
 _SECRETS = re.compile(
     # Keys of S3 may hold slashes. What follows a colon may be a port instead.
     r"(?P<user>://)(?:[^/\s@?#]+|[^/\s@?#:\[]+:(?!\d{1,5}/)[^\s@?#]+)@"
-    r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|(?:AWS|Google)AccessKeyId|GoogleAccessId"
-    r"|Signature|sig|token|access_token)=)[^&\s\"'<>,]+",
+    # Every provider has its own names: X-Amz-Credential, OSSAccessKeyId, GoogleAccessId, client_secret, apikey.
+    r"|(?P<key>[?&;#](?:amp;)?(?:[\w-]*(?:signature|credential|secret|token|password|access-?(?:key-?)?id|api[_-]?key)"
+    r"|sig|key|auth|hmac|hdnts|hdnea)=)[^&\s\"'<>,#]+",
     re.IGNORECASE,
 )
 

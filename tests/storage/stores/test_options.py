@@ -57,6 +57,9 @@ def test_options_belong_to_buckets():
         ("https://host/x?sig=SECRET", "https://host/x?sig=***"),
         ("s3://KEY:SEC/RET/SECRET@bucket/x", "s3://***@bucket/x"),
         ("https://host:443/x?X-Goog-Signature=SECRET", "https://host:443/x?X-Goog-Signature=***"),
+        ("https://host/x?OSSAccessKeyId=SECRET&a=1", "https://host/x?OSSAccessKeyId=***&a=1"),
+        ("https://host/x?a=1&amp;api_key=SECRET", "https://host/x?a=1&amp;api_key=***"),
+        ("https://host/x?key=SECRET#token=SECRET", "https://host/x?key=***#token=***"),
     ],
 )
 def test_secrets_in_urls(url, shown):
@@ -64,5 +67,11 @@ def test_secrets_in_urls(url, shown):
     with pytest.raises(UsageError) as caught:
         refuse_secrets(url)
     assert "SECRET" not in str(caught.value)
-    for harmless in ("s3://bucket/x@y", "https://host:8080/x@y", "http://[::1]:80/x@y", "hf://datasets/o/n@main/x:y"):
+    for harmless in (
+        "https://host/x?tokenizer=a&tokens=1&author=b",
+        "s3://bucket/x@y",
+        "https://host:8080/x@y",
+        "http://[::1]:80/x@y",
+        "hf://datasets/o/n@main/x:y",
+    ):
         refuse_secrets(harmless)
