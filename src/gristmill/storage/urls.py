@@ -42,12 +42,14 @@ def local_path(path: str) -> str:
 
 
 def find_bucket(url: str) -> str:
-    """Return the beginning of a URL up to its bucket or host.
+    """Return the beginning of a URL up to its bucket or host; on the Hub, up to the repository.
 
-    >>> find_bucket("s3://corpus/web/x.jsonl"), find_bucket("memory://out")
-    ('s3://corpus', 'memory://out')
+    >>> find_bucket("s3://corpus/web/x.jsonl"), find_bucket("hf://datasets/owner/name@main/x.jsonl")
+    ('s3://corpus', 'hf://datasets/owner/name')
     """
     protocol, _, rest = url.partition("://")
+    if f"{protocol}://" == HUB:
+        return HUB + "/".join(rest.partition("@")[0].split("/")[:3])
     return f"{protocol}://{rest.partition('/')[0]}"
 
 

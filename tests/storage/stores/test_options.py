@@ -1,7 +1,17 @@
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.stores.options import StorageOptions, check_endpoint, choose_options, find_options, parse_options
+from gristmill.storage.stores import options
+from gristmill.storage.stores.fsspec_store import FsspecStore
+from gristmill.storage.stores.options import (
+    StorageOptions,
+    check_endpoint,
+    choose_options,
+    distrust_url,
+    find_options,
+    name_bucket,
+    parse_options,
+)
 from gristmill.storage.urls import redact, refuse_secrets
 
 
@@ -75,3 +85,22 @@ def test_secrets_in_urls(url, shown):
         "hf://datasets/o/n@main/x:y",
     ):
         refuse_secrets(harmless)
+
+
+def test_what_only_a_manifest_names_is_read_without_keys(monkeypatch):
+    import fsspec
+
+    opened = []
+    monkeypatch.setattr(options, "_options", {})
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda url, **settings: opened.append(settings) or (None, ""))
+    for url in ("hf://datasets/owner/name@main/x", "https://host/x", "sftp://host/x"):
+        distrust_url(url)
+    name_bucket("hf://datasets/owner/other")
+    FsspecStore("hf://datasets/owner/name/x")
+    FsspecStore("hf://datasets/owner/other/x")
+    FsspecStore("https://host/x")
+    with pytest.raises(UsageError, match="--bucket sftp://host"):
+        FsspecStore("sftp://host/x")
+    name_bucket("sftp://host")
+    FsspecStore("sftp://host/x")
+    assert opened == [{"token": False}, {}, {}, {}]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from gristmill.core.errors import UsageError
 from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError, StoredObject
+from gristmill.storage.stores.options import is_distrusted
 from gristmill.storage.stores.reopened_stream import ReopenedStream
 from gristmill.storage.stores.requests import ask_store
-from gristmill.storage.urls import find_protocol, redact
+from gristmill.storage.urls import find_bucket, find_protocol, redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 8 * 2**20
 _VERSION_KEYS = ("ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "modified", "created")
+_WITHOUT_KEYS = ("http", "https", "memory")
 _memory_lock = Lock()
 
 
@@ -37,8 +39,9 @@ class FsspecStore:
         import fsspec  # noqa: PLC0415  (local files need none of it)
 
         self._protocol = find_protocol(url)
+        settings = self._choose_settings(url)
         try:
-            self._fs, self.opened_key = fsspec.core.url_to_fs(url)
+            self._fs, self.opened_key = fsspec.core.url_to_fs(url, **settings)
         except ImportError as error:
             raise UsageError(
                 f"{redact(url)}: reading {self._protocol}:// needs a package: {error}",
@@ -49,7 +52,18 @@ class FsspecStore:
                 f"{redact(url)}: {error}", help="use a local path or a URL that fsspec knows, such as s3://…"
             ) from error
         except OSError:  # some file systems connect when they are opened
-            self._fs, self.opened_key = ask_store(url, lambda: fsspec.core.url_to_fs(url))
+            self._fs, self.opened_key = ask_store(url, lambda: fsspec.core.url_to_fs(url, **settings))
+
+    def _choose_settings(self, url: str) -> dict[str, Any]:
+        """Choose what fsspec is told. A URL that a file of others names is read without the user's keys, or not."""
+        if not is_distrusted(url) or self._protocol in _WITHOUT_KEYS:
+            return {}
+        if self._protocol == "hf":
+            return {"token": False}
+        raise UsageError(
+            f"{redact(url)}: {self._protocol}:// may use your keys, and only the manifest names this file",
+            help=f"name it, if you trust the dataset: --bucket {redact(find_bucket(url))}",
+        )
 
     def url(self, key: str) -> str:
         if self._protocol == "hf":  # some versions of its own function ask the Hub

@@ -86,7 +86,7 @@ def choose_options(url: str, options: StorageOptions) -> None:
 
 def name_bucket(url: str) -> None:
     """Note that the user has named a bucket, on the command line or in a recipe: it may be read with credentials."""
-    if find_protocol(url) in OBJECT_STORES and _options.get(find_bucket(url)) in (None, _DISTRUSTED):
+    if find_protocol(url) is not None and _options.get(find_bucket(url)) in (None, _DISTRUSTED):
         _options[find_bucket(url)] = StorageOptions()
 
 
@@ -100,8 +100,13 @@ def is_named(url: str) -> bool:
 
 def distrust_url(url: str) -> None:
     """Read a URL that a file of others names without credentials, unless the user has named its bucket, too."""
-    if find_protocol(url) in OBJECT_STORES:
+    if find_protocol(url) is not None:
         _options.setdefault(find_bucket(url), _DISTRUSTED)
+
+
+def is_distrusted(url: str) -> bool:
+    """Tell whether only a file of others has named a URL."""
+    return _options.get(find_bucket(url)) is _DISTRUSTED
 
 
 def find_options(url: str) -> StorageOptions:
