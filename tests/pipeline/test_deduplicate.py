@@ -14,6 +14,7 @@ from gristmill_testing.in_memory_duplicates import find_duplicates
 from gristmill.core.errors import TooManyDuplicatesError, UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline.barriers.deduplicate import merge, sign
+from gristmill.pipeline.barriers.deduplicate.documents import Documents
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.publishing import publish
 from gristmill.shards.dataset import open_dataset
@@ -92,6 +93,14 @@ def table_of(mill):
 
 def dropped_by(result, source):
     return next(account for account in result.books[source] if account.step == "deduplicate").dropped
+
+
+def test_samples_of_the_largest_clusters_are_read_together(mill, two_sources):
+    with mock.patch.object(Documents, "texts", autospec=True, side_effect=Documents.texts) as read:
+        mill.run(mill.recipe(two_sources, [Deduplicate(), Write(format="jsonl")]), backend="serial")
+    assert read.call_count == 1
+    [step] = load_manifest(mill.output).deduplicated
+    assert [len(cluster.samples) for cluster in step.largest] == [min(cluster.size, 3) for cluster in step.largest]
 
 
 @pytest.mark.parametrize("step", [Deduplicate(), Deduplicate(verify="signature")])

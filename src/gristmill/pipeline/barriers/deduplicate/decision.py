@@ -217,12 +217,17 @@ class Decision:
             for survivor, document in zip(of_wanted["survivor"].tolist(), of_wanted["document"].tolist(), strict=True):
                 if len(samples[survivor]) < _NUM_SAMPLES - 1:
                     samples[survivor].append(document)
-        return [self._describe_cluster(survivor, -size, samples[survivor]) for size, survivor in self._clusters.largest]
+        shown = np.unique([*samples, *itertools.chain(*samples.values())]).astype(np.int64)
+        # One pass over the streams that hold them: each would else be read once for each of its texts.
+        texts = dict(zip(shown.tolist(), self.documents.texts(shown).to_pylist(), strict=True))
+        return [
+            self._describe_cluster(survivor, -size, [texts[document] for document in (survivor, *samples[survivor])])
+            for size, survivor in self._clusters.largest
+        ]
 
-    def _describe_cluster(self, survivor: int, size: int, removed: Sequence[int]) -> DuplicateCluster:
+    def _describe_cluster(self, survivor: int, size: int, texts: Sequence[str | None]) -> DuplicateCluster:
         [description] = self.documents.describe(np.array([survivor]))
         unit = self.units[int(self.documents.find_units(np.array([survivor]))[0])]
-        texts = [self.documents.texts(np.array([document]))[0].as_py() for document in (survivor, *removed)]
         paths = {file.id: file.path for file in unit.unit.source.files}
         return DuplicateCluster(
             size=size,
