@@ -39,6 +39,15 @@ def test_train_and_use(gristmill, examples):
     assert all(record["quality_bucket"] == (record["quality"] >= 0.7) for record in records)
 
 
+def test_too_few_examples_are_named(gristmill, examples):
+    (examples / "one.jsonl").write_bytes(b'{"text": "one doc"}\n')  # the hash of this text holds it out
+    (examples / "damaged.jsonl").write_bytes(b"\xff\xfe\n")
+    for name, words in [("one", "one.jsonl: 1 texts can be read"), ("damaged", "not 1 records: ")]:
+        train = ("classifier", "train", "good.jsonl", f"{name}.jsonl", "--out", "q.model")
+        assert words in gristmill(*train, folder=examples, fails=2).err
+    assert not (examples / "q.model").exists()
+
+
 def test_nothing_is_overwritten_and_a_missing_model_is_named(gristmill, examples):
     (examples / "q.model").write_text("mine")
     said = gristmill("classifier", "train", "good.jsonl", "bad.jsonl", "--out", "q.model", folder=examples, fails=2).err

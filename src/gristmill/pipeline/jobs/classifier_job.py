@@ -55,6 +55,13 @@ def train_classifier(
         is_held_out = (hashes < np.uint64(hash_bound(_HELD_OUT))).tolist()
         training.append([text for text, is_test in zip(texts, is_held_out, strict=True) if not is_test])
         held_out.append([text for text, is_test in zip(texts, is_held_out, strict=True) if is_test])
+    for read, texts, kept_texts in zip((good, bad), classes, training, strict=True):
+        if not kept_texts:
+            damage = f", and not {len(unreadable)} records: {unreadable[0].message}" if unreadable else ""
+            raise UsageError(
+                f"too few examples in {read.read}: {len(texts)} texts can be read{damage}",
+                help="give some hundred examples of each class; a tenth of them is held out",
+            )
     model = train_model(training[0], training[1], epochs=epochs)
     shares = []
     for texts, is_good in zip(held_out, (True, False), strict=True):
