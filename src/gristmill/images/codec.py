@@ -103,7 +103,7 @@ def open_image(content: bytes | memoryview) -> Any:
     except pil.UnidentifiedImageError:
         raise ImageError("not_an_image", "the bytes are of no known image format") from None
     except Exception as error:
-        raise ImageError("corrupt_image", f"{type(error).__name__}: {error}") from None
+        raise _make_damage_error(error) from None
     width, height = image.size
     if width * height > MAX_DECODED_PIXELS:
         raise ImageError("image_bomb", f"{width} x {height} pixels, more than {MAX_DECODED_PIXELS:,}")
@@ -160,8 +160,12 @@ def decode_pixels(image: Any) -> None:
     except MemoryError:
         raise
     except Exception as error:
-        is_cut = "truncated" in str(error).lower()
-        raise ImageError("truncated_image" if is_cut else "corrupt_image", f"{type(error).__name__}: {error}") from None
+        raise _make_damage_error(error) from None
+
+
+def _make_damage_error(error: Exception) -> ImageError:
+    is_cut = "truncated" in str(error).lower()
+    return ImageError("truncated_image" if is_cut else "corrupt_image", f"{type(error).__name__}: {error}")
 
 
 def turn_upright(image: Any, orientation: int) -> Any:

@@ -70,6 +70,12 @@ def test_every_bad_image_has_its_reason(reason, options):
     assert [origin["position"] for origin in result.batch.column(ORIGIN).to_pylist()] == [0, 2]
 
 
+@pytest.mark.parametrize("length", [30, 200, 600])
+def test_an_image_that_ends_in_its_header_is_truncated(length):
+    [record] = apply(Images(), photo(1), photo(1)[:length]).quarantined
+    assert record.reason == "truncated_image"
+
+
 def test_a_bomb_is_refused_by_its_header():
     """25 GB of pixels are never allocated: the test itself would not survive it."""
     result = apply(Images(), bomb(200_000, 200_000), bomb(20_000, 13_500))
