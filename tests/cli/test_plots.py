@@ -45,6 +45,9 @@ def test_a_training_step(out, tmp_path):
         assert f"row {row['row']:,}: {row['source']}, epoch {row['epoch']}" in texts
         num_tokens = sum(document["tokens"] for document in row["documents"])
         assert any(text.endswith(f"{num_tokens:,} tokens") for text in texts)
+    # Every document of a row has the colour of its source, as in the ring above.
+    shapes = re.findall(r'class="(c\d)"><title>row [\d,]+: (\w+)', (tmp_path / "step.svg").read_text())
+    assert len(set(shapes)) == len({row["source"] for row in rows})
 
 
 def test_a_mix(out, tmp_path):

@@ -80,6 +80,16 @@ def test_keys(mixed_rows):
     assert screen.is_closed
 
 
+def test_a_hit_far_down_in_a_row_is_on_the_screen(tmp_path):
+    text = "".join(f"line {number}\n" for number in range(300))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text + end}) + "\n" for end in ("", "the needle")))
+    screen = Screen(open_collections([tmp_path / "a.jsonl"]), 60, 12)
+    type_in(screen, "/needle")
+    assert "the needle" in show(screen)
+    screen.press("home")
+    assert show(screen).splitlines()[1].startswith("row 0")
+
+
 def test_all_collections(web):
     screen = Screen(open_collections([web]), 100, 30)
     seen = []

@@ -58,14 +58,15 @@ def plot_mix(path: str, shares: Sequence[Share], unit: str) -> None:
 def plot_step(path: str, rows: Sequence[RowOrigins], step: int) -> None:
     """Draw the tokens of a training step by source, and the documents of its rows."""
     sources: Counter[str] = Counter()
+    for row in rows:
+        sources[row.source] += sum(document.tokens for document in row.documents) or 1  # a sample without tokens: one
+    colors = {source: number % NUM_COLORS for number, (source, _) in enumerate(sources.most_common())}
     bars = []
     for row in rows:
-        lengths = [document.tokens for document in row.documents]
-        sources[row.source] += sum(lengths) or 1  # a sample without tokens counts as one
-        colors = tuple(number % 2 for number in range(len(lengths)))
+        lengths = tuple(float(document.tokens) for document in row.documents)
         label = f"row {row.row:,}: {row.source}, epoch {row.epoch}"
-        text = f"{format_count(len(lengths), 'document')}, {sum(lengths):,} tokens"
-        bars.append(Bar(label, tuple(map(float, lengths)), text, colors))
+        text = f"{format_count(len(lengths), 'document')}, {sum(lengths):,.0f} tokens"
+        bars.append(Bar(label, lengths, text, (colors[row.source],) * len(lengths)))
     charts = [
         _make_pie("Tokens by source", [(source, float(amount)) for source, amount in sources.most_common()]),
         Chart("Rows and their documents, the first ones", draw_bars("rows", bars)),

@@ -23,6 +23,8 @@ NUM_COLORS = 8
 MAX_BARS = 24
 """A chart shows this many bars; its table has the others."""
 _BAR_HEIGHT = 12
+_GAP = 0.3
+"""Between parts of a bar, in percent of the width of the chart."""
 _ROW_HEIGHT = 40
 _LABEL_Y = 13
 _RING_RADIUS = 40
@@ -82,9 +84,12 @@ def draw_bars(title: str, bars: Sequence[Bar], *, maximum: float | None = None, 
             y = top + 19 + (number * (_BAR_HEIGHT // 2 + 1) if is_grouped else 0)
             height = _BAR_HEIGHT // 2 if is_grouped else _BAR_HEIGHT
             tip = element("title", f"{bar.label}: {bar.text}")
+            # Parts of one colour are told apart by a gap.
+            has_gap = not is_grouped and bar.colors[number + 1 : number + 2] == (color,)
+            drawn = max(width - _GAP, width / 2) if has_gap else width
             shapes.append(
                 element(
-                    "rect", tip, x=_percent(0 if is_grouped else start), y=y, width=_percent(width), height=height,
+                    "rect", tip, x=_percent(0 if is_grouped else start), y=y, width=_percent(drawn), height=height,
                     rx=2, class_=f"c{color}",
                 )
             )  # fmt: skip

@@ -236,9 +236,17 @@ class Screen:
             if not isinstance(hit, int):
                 self.message = f"found in row {hit['number']:,}"
                 self._go_to(self._selection.find(hit["number"]))
+                self._scroll_to_mark()
                 return
             self.message = f"searching … row {hit:,}; any key stops"
             if self._report():
                 self.message = "stopped"
                 return
         self.message = f"not found from here on: {query}"
+
+    def _scroll_to_mark(self) -> None:
+        """Scroll to the first marked line of a long row, if it is below the screen."""
+        lines = self._read_lines(self._position)
+        marked = next((number for number, line in enumerate(lines) if any(style == "mark" for _, style in line)), 0)
+        if marked >= self.height - 2:
+            self._offset = marked - self.height // 2
