@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import gristmill as gm
 from gristmill import steps
 from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.pipeline.barriers.deduplicate import kept_units
 from gristmill.shards.kept_signatures import load_kept_signatures
+from gristmill.storage.locations import parse_location
 
 WORDS = [f"w{number}" for number in range(400)]
 
@@ -260,8 +262,8 @@ def test_what_cannot_be_signed_is_refused_before_the_work(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"body": "two"}')
     sources = {"a": steps.Read(read=str(tmp_path / "a.jsonl"))}
     kept = [steps.Deduplicate(keep_signatures=True), steps.Write(format="jsonl")]
-    with pytest.raises(UsageError, match="on a file system"):
-        gm.plan(gm.Recipe(output="s3://nowhere/out", sources=sources, steps=kept))
+    with pytest.raises(UsageError, match="on an object store"):
+        gm.run(gm.Recipe(output="memory://here/out", sources=sources, steps=kept), backend="serial")
     sources["b"] = steps.Read(read=str(tmp_path / "b.jsonl"), text="body")
     with pytest.raises(UsageError, match="different fields: body, text"):
         gm.plan(gm.Recipe(output=str(tmp_path / "out"), sources=sources, steps=kept))
@@ -276,3 +278,41 @@ def test_tokens_cannot_be_signed(tmp_path):
     )
     with pytest.raises(UsageError, match="keep_signatures"):
         gm.plan(recipe)
+
+
+def test_signatures_on_a_store(s3, tmp_path, monkeypatch):
+    """They are kept, completed, updated and used there as in a folder."""
+    old, new = make_texts(1, 40), make_texts(2, 30)
+    write_texts(tmp_path / "old.jsonl", old)
+    write_texts(tmp_path / "more.jsonl", new[:10])
+    write_texts(tmp_path / "new.jsonl", [*make_texts(3, 60, [*old, *new]), *new])
+
+    def run_there(output, read, update=False, **keys):
+        recipe = gm.Recipe(
+            output=output,
+            sources={"new": steps.Read(read=f"{tmp_path}/{read}.jsonl")},
+            steps=[steps.Deduplicate(max_source_loss=1.0, **keys), steps.Write(format="jsonl")],
+        )
+        return gm.run(recipe, backend="serial", progress=False, update=update)
+
+    places = {"folder": str(tmp_path / "folder"), "store": f"{s3.url}/data/store"}
+    for place in places.values():
+        run_there(place, "old", keep_signatures=True)
+    lost = f"data/store/{load_kept_signatures(parse_location(places['store'])).files()[0].path}"
+    s3.delete(lost)
+    run_there(places["store"], "old", keep_signatures=True)
+    assert lost in s3.list_keys()
+    for place in places.values():
+        run_there(place, "[om]*", update=True, keep_signatures=True)
+    index = load_kept_signatures(parse_location(places["store"]))
+    names = {file.path for file in index.files()} | {"signatures/index.json"}
+    assert {key.removeprefix("data/store/") for key in s3.list_keys("data/store/signatures/")} == names
+    copied = []
+    run_copy = kept_units.run_copy
+    monkeypatch.setattr(kept_units, "run_copy", lambda task, context: copied.append(task) or run_copy(task, context))
+    hashes = set()
+    for number, read in enumerate(places.values()):
+        result = run_there(str(tmp_path / f"next{number}"), "new", against={"read": [read]})
+        hashes.add(result.manifest.dataset_hash)
+    assert len(hashes) == 1
+    assert len(copied) == 2 * len(index.shards)

@@ -15,7 +15,7 @@ from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (
 from gristmill.storage.stored_paths import Count, StoredPath  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from gristmill.storage.locations import Location
 
 SIGNATURES = "signatures"
 INDEX = f"{SIGNATURES}/index.json"
@@ -54,7 +54,7 @@ class KeptSignatures(msgspec.Struct, frozen=True, kw_only=True):
         return [file for shard in self.shards for file in shard.files]
 
 
-def load_kept_signatures(folder: Path) -> KeptSignatures | None:
+def load_kept_signatures(folder: Location) -> KeptSignatures | None:
     """Load the index of a dataset; None if there is none.
 
     Raises:

@@ -7,7 +7,6 @@ run is completed by the same command. Shards that an update has left as they wer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,8 +26,11 @@ from gristmill.steps.read import (
 )
 from gristmill.storage.commit import write_file
 from gristmill.storage.listing.paths import find_files
+from gristmill.storage.locations import list_files_below
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from gristmill.core.records import SourceFile
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from gristmill.shards.manifests.manifest import Manifest
     from gristmill.shards.manifests.stored_files import Shard
     from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,12 @@ def keep_signatures(
     step = _find_step(plan)
     if step is None:
         return
-    assert isinstance(plan.output, Path)  # the plan has seen to it, and that all sources have one field of texts
+    # The plan has seen to it that all sources have one field of texts.
     folder, signer, text = plan.output, DocumentSigner(step).name, plan.sources[0].read.text
     index = load_kept_signatures(folder)
     is_known = index is not None and index.signer == signer and index.text == text
-    known = {shard.xxh3: shard for shard in index.shards if _has_files(shard, folder)} if index and is_known else {}
+    sizes = dict(list_files_below(folder / SIGNATURES)) if index and is_known else {}
+    known = {shard.xxh3: shard for shard in index.shards if _has_files(shard, sizes)} if index and is_known else {}
     shards = [shard for _, _, shard in manifest.shards()]
     paths = {shard.path: shard.xxh3 for shard in shards}
     if (
@@ -101,12 +105,11 @@ def _find_step(plan: Plan) -> Deduplicate | None:
     return keeping[-1] if keeping else None
 
 
-def _has_files(shard: KeptShard, folder: Path) -> bool:
-    paths = [(file.below(folder), file.bytes) for file in shard.files]
-    return all(path.is_file() and path.stat().st_size == num_bytes for path, num_bytes in paths)
+def _has_files(shard: KeptShard, sizes: Mapping[str, int]) -> bool:
+    return all(sizes.get(file.path.removeprefix(f"{SIGNATURES}/")) == file.bytes for file in shard.files)
 
 
-def _make_tasks(folder: Path, step: Deduplicate, text: str, shards: list[Shard], run_id: str) -> list[Task]:
+def _make_tasks(folder: Location, step: Deduplicate, text: str, shards: list[Shard], run_id: str) -> list[Task]:
     """Make a task for each shard; the files are read as a later run reads them."""
     if not shards:
         return []
@@ -164,9 +167,9 @@ def _sign_shard(task: Task, context: Context) -> KeptShard:
     )
 
 
-def _remove_others(folder: Path, index: KeptSignatures) -> None:
+def _remove_others(folder: Location, index: KeptSignatures) -> None:
     """Remove what earlier runs have kept of shards that are gone."""
     names = {file.path for file in index.files()} | {INDEX}
-    for path in (folder / SIGNATURES).iterdir():
-        if f"{SIGNATURES}/{path.name}" not in names and path.is_file():
-            path.unlink()
+    for name, _ in list(list_files_below(folder / SIGNATURES)):
+        if f"{SIGNATURES}/{name}" not in names and "/" not in name:
+            (folder / SIGNATURES / name).unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.errors import UsageError
@@ -11,6 +10,7 @@ from gristmill.core.records import INPUT_IDS, LOSS_MASK, RECORD, SPLIT
 from gristmill.core.splits import TRAIN
 from gristmill.core.step import GlobalStep, StepPosition
 from gristmill.shards.manifests.manifest import MIXED
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,11 +65,8 @@ def check_positions(recipe: Recipe, *, is_packed: bool) -> None:
 
 def check_kept_signatures(output: Location, reads: Iterable[Read]) -> None:
     """Raise `UsageError` if the dataset cannot keep the signatures of its documents."""
-    if not isinstance(output, Path):
-        raise UsageError(
-            "keep_signatures needs an output on a file system",
-            help="write to a folder and copy it to the store, or leave it out: `against` then reads the texts there",
-        )
+    if find_protocol(str(output)) == "memory":
+        raise UsageError("keep_signatures needs an output in a folder or on an object store")
     fields = {read.text for read in reads}
     if len(fields) > 1:
         raise UsageError(

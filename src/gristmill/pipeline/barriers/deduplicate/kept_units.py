@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +33,7 @@ from gristmill.shards.kept_signatures import SIGNATURES, KeptShard, load_kept_si
 from gristmill.shards.manifests.manifest_file import load_manifest
 from gristmill.steps.deduplicate.deduplicate import AGAINST
 from gristmill.steps.read import plan_schema
+from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -94,9 +94,10 @@ def _find_shards(step: DeduplicateAgainst) -> list[tuple[str, str, KeptShard]] |
     """Find the signed shards with documents: the path of each, the folder of its dataset, and its signatures."""
     shards = []
     for folder in step.signed_folders:
-        index = load_kept_signatures(Path(folder))
+        location = parse_location(folder)
+        index = load_kept_signatures(location)
         known = {} if index is None else {shard.path: (shard.xxh3, shard.rows) for shard in index.shards}
-        stored = {shard.path: (shard.xxh3, shard.rows) for _, _, shard in load_manifest(Path(folder)).shards()}
+        stored = {shard.path: (shard.xxh3, shard.rows) for _, _, shard in load_manifest(location).shards()}
         problem = None
         if index is None or known != stored:
             problem = "belong to an earlier state of the dataset"
@@ -110,7 +111,7 @@ def _find_shards(step: DeduplicateAgainst) -> list[tuple[str, str, KeptShard]] |
                 )
             _log.warning("deduplicate: the signatures of %s %s: its texts are read", folder, problem)
             return None
-        shards += [(str(Path(folder, shard.path)), folder, shard) for shard in index.shards if shard.rows]
+        shards += [(str(location / shard.path), folder, shard) for shard in index.shards if shard.rows]
     return shards
 
 
@@ -123,16 +124,17 @@ def run_copy(task: Task, context: Context) -> SignResult:
     stage: SignContext = context.state
     copy: CopyTask = task.payload
     stem = open_stem(stage.work, copy.stem, stage.run_id)
+    folder = parse_location(copy.folder)
     copied = []
     for number, file in enumerate(copy.shard.files):
         context.at(number)
-        path = file.below(Path(copy.folder))
-        data = np.fromfile(path, np.uint8) if path.is_file() else np.empty(0, np.uint8)
+        path = file.below(folder)
+        data = np.frombuffer(bytearray(path.read_bytes() if path.is_file() else b""), np.uint8)
         is_intact = len(data) == file.bytes and xxhash.xxh3_64_hexdigest(data.data) == file.xxh3
         if not is_intact or not _is_usable(number, data, copy.shard, stage.step):
             raise DamagedDatasetError(
                 f"{path} is not what was written",
-                help=f"remove {Path(copy.folder, SIGNATURES)}, and run the recipe of that dataset again",
+                help=f"remove {folder / SIGNATURES}, and run the recipe of that dataset again",
             )
         if number == 0:  # origins in this run name the file by its path below what `against` says
             descriptions = data.view(DOCUMENT)
