@@ -196,6 +196,23 @@ def test_templates_that_would_train_wrongly_stop_the_plan(tmp_path, source, reco
         step.adapt_to_sample(batch(record))
 
 
+@pytest.mark.parametrize(("arguments", "reasons"), [(None, ["quoted_arguments"]), ("object", []), ("as_given", [])])
+def test_calls_behind_the_sample_that_would_be_quoted_twice_are_quarantined(tmp_path, arguments, reasons):
+    (tmp_path / "chat.jinja").write_text(CHATML.replace("{{ m.content", "{{ (m.tool_calls or '') | tojson + m.content"))
+    step = Render(template=str(tmp_path / "chat.jinja"), tool_arguments=arguments).resolve(".")
+    step = step.adapt_to_sample(batch(CHAT))
+    call = {"function": {"name": "f", "arguments": '{"a": "b"}'}}
+    calling = {
+        "messages": [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "x", "tool_calls": [call]},
+        ]
+    }
+    result = step.load().apply(batch(CHAT, calling), 0)
+    assert [record.reason for record in result.quarantined] == reasons
+    assert result.batch.num_rows == 2 - len(reasons)
+
+
 def test_two_begin_tokens_stop_the_plan(tmp_path):
     trained(tmp_path, specials=SPECIALS, bos_token="<|endoftext|>", chat_template="{{ bos_token * 2 }}" + CHATML)
     step = Render(tokenizer=str(tmp_path)).resolve(".")

@@ -257,7 +257,8 @@ def slow_spans(source, messages, tools, ending, supplied):
 def test_answers_of_untagged_templates_are_found_to_the_character(name, chats):
     source = template_source(name)
     found = FoundTemplate(name=name, sources={"default": source}, variables=VARIABLES)
-    maker = ExampleMaker(found, ChatOptions(train_end_of_turn=bool(ALL_TEMPLATES[name][0])), today=TODAY)
+    options = ChatOptions(train_end_of_turn=bool(ALL_TEMPLATES[name][0]), accepts_quoted_arguments=True)
+    maker = ExampleMaker(found, options, today=TODAY)
     ending, supplied = ALL_TEMPLATES[name]
     num_compared = 0
     for record in chat_records(chats, COUNT):

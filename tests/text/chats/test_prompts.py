@@ -238,7 +238,7 @@ def test_parallel_calls_of_which_one_is_left_out_are_refused():
 def test_calls_that_are_written_are_kept(arguments):
     record = calling("Ulm")
     record["messages"][1]["tool_calls"][0]["function"]["arguments"] = arguments
-    assert maker(EMPTY_THOUGHT).make(record).examples
+    assert maker(EMPTY_THOUGHT, accepts_quoted_arguments=True).make(record).examples
 
 
 def test_text_beside_calls_that_is_left_out_is_counted():

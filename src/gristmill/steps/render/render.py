@@ -147,6 +147,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             max_tokens=self.max_tokens,
             too_long=self.too_long,
             parse_arguments=self.tool_arguments == "object",
+            accepts_quoted_arguments=self.tool_arguments == "as_given",
             append_eos=self.append_eos,
             prompt=self.prompt,
             template_variables=self.chat_template_kwargs,
@@ -165,7 +166,6 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             unknown_tokens=find_unknown_tokens(files, facts.added_tokens)
             if files is not None and facts is not None
             else (),
-            accepts_quoted_arguments=self.tool_arguments == "as_given",
             engine=self._load_counting_engine(files),
             keeps_chat=self.keep is not None,
             renderer=f"jinja2 {find_version('jinja2')}",

@@ -57,13 +57,13 @@ CHAT_FIELDS = frozenset(
 class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     """The step `render` with its template and tokenizer found."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     needs_whole_record: ClassVar[bool] = True
     makes_text: ClassVar[bool] = True
     runs_template: ClassVar[bool] = True
     is_slow: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = (
-        *("files", "unknown_tokens", "accepts_quoted_arguments", "report"),
+        *("files", "unknown_tokens", "report"),
         "trace",  # texts are the same with it and without
         "image_table",  # `image_content` is a hash of it
     )
@@ -77,7 +77,6 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     """Control tokens that the tokenizer does not mark as special."""
     unknown_tokens: tuple[str, ...] = ()
     """Special tokens that only `tokenizer_config.json` knows, not the tokenizer."""
-    accepts_quoted_arguments: bool
     is_tokenized: bool = False
     """Whether a `tokenize` step follows, which needs texts and the ranges that are trained."""
     keeps_chat: bool = False
@@ -147,7 +146,6 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
                 self.template.variables,
                 unknown_tokens=self.unknown_tokens,
                 count_tokens=self._make_token_counter(),
-                accepts_quoted_arguments=self.accepts_quoted_arguments,
             )
 
     def notes(self) -> list[str]:

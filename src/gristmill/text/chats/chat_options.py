@@ -32,6 +32,8 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     too_long: TooLong = "drop_turns"
     parse_arguments: bool = False
+    accepts_quoted_arguments: bool = False
+    """Whether the arguments of a tool call may be written as a quoted string of JSON."""
     append_eos: bool = False
     prompt: PromptPolicy = "as_rendered"
     template_variables: dict[str, Any] = {}

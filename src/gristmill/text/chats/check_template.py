@@ -5,7 +5,6 @@ Problems stop a run, and each says what to do. Notes are printed with the plan.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import msgspec
 
 from gristmill.text.chats.chat_options import AS_PROMPTED, TRAIN_ALL, TRAIN_MARKED
 from gristmill.text.chats.jinja import TemplateError
+from gristmill.text.chats.quoted_arguments import QUOTED_ARGUMENTS, QUOTED_HELP, QUOTED_MESSAGE
 from gristmill.text.chats.reasoning import find_open_tag, find_reasoning, find_written_thought, has_closed_thought
 from gristmill.text.chats.shapes import NotAChat, parse_conversation
 from gristmill.text.chats.tally import AnswerCounts, AnswerTally, PromptDifference
@@ -63,7 +63,6 @@ def check_template(
     *,
     unknown_tokens: Sequence[str] = (),
     count_tokens: Callable[[str], int] | None = None,
-    accepts_quoted_arguments: bool = False,
 ) -> TemplateReport:
     """Render some records, and check the examples."""
     rendered: list[RenderedRecord] = []
@@ -91,9 +90,9 @@ def check_template(
         problems += _find_token_problems(maker, examples, variables)
         problems += _find_unknown_tokens(maker, examples, unknown_tokens)
         problems += _find_lost_reasoning(maker, records)
-        if not accepts_quoted_arguments:
-            problems += _find_quoted_arguments(maker, records)
-    elif records:
+    if bad[QUOTED_ARGUMENTS]:
+        problems.append(TemplateProblem(QUOTED_ARGUMENTS, QUOTED_MESSAGE, QUOTED_HELP))
+    elif records and not examples:
         reasons = ", ".join(f"{reason} {count}" for reason, count in (bad + dropped).most_common(4))
         first = f"; the first: {first_bad}" if first_bad else ""
         problems.append(
@@ -245,31 +244,6 @@ def _count_trained(example: Example, count: Callable[[str], int], max_tokens: in
         num_tokens = count(example.text[start:end])
         num_trained += num_tokens if max_tokens is None else max(0, min(num_tokens, max_tokens - num_before))
     return num_trained
-
-
-def _find_quoted_arguments(maker: ExampleMaker, records: Sequence[Mapping[str, Any]]) -> Iterator[TemplateProblem]:
-    """Find arguments that are JSON in a string and are written as a JSON string, quotes escaped: no tool reads that."""
-    if maker.options.parse_arguments:
-        return
-    for record in records:
-        try:
-            conversation = parse_conversation(record, maker.options.shape)
-            calls = [call for message in conversation.messages for call in message.get("tool_calls") or ()]
-            arguments = [call.get("function", call).get("arguments") for call in calls]
-            quoted = [text for text in arguments if isinstance(text, str) and text.startswith("{") and '"' in text]
-            if not quoted:
-                continue
-            template = maker.choose_finder(conversation).template
-            text = template.render(conversation.messages, conversation.tools, conversation.variables)
-        except (NotAChat, TemplateError):
-            continue
-        if any(json.dumps(string, ensure_ascii=False) in text and string not in text for string in quoted):
-            yield TemplateProblem(
-                "quoted_arguments",
-                "arguments of tool calls are JSON in a string, and the template writes them as a quoted string",
-                "tool_arguments: object turns them into objects; as_given keeps them as they are",
-            )
-            return
 
 
 def _list_notes(

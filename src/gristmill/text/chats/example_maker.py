@@ -35,6 +35,7 @@ from gristmill.text.chats.lost_content import (
     loses_reasoning,
 )
 from gristmill.text.chats.prompted_answer import find_prompted_literals, make_prompted_answer
+from gristmill.text.chats.quoted_arguments import refuse_quoted_arguments
 from gristmill.text.chats.rendered_record import DroppedChat, Example, RenderedRecord, classify_answer
 from gristmill.text.chats.shapes import Conversation, NotAChat, parse_conversation
 
@@ -141,6 +142,8 @@ class ExampleMaker:
             conversation = self.parse(record)
             conversation = check_conversation(conversation, self.options, rendered)
             self._render_all(conversation, rendered, may_hold_literals=may_hold_literals)
+            if not (self.options.parse_arguments or self.options.accepts_quoted_arguments):
+                refuse_quoted_arguments(conversation, rendered)
         except DroppedChat as dropped:
             rendered.dropped.append(str(dropped))
         except TemplateError as error:
