@@ -8,7 +8,8 @@ import pytest
 
 from gristmill.core.errors import EmptyDatasetError
 from gristmill.core.recipe import Source
-from gristmill.pipeline.planning.sources import source_plan, units
+from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.sources import source_plan
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages import unpack
 from gristmill.pipeline.stages.options import RunOptions

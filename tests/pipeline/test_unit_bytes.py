@@ -6,7 +6,8 @@ import json
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.planning.sources import source_plan, units
+from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.sources import source_plan
 from gristmill.pipeline.stages import input_units, unpack
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Read, Write

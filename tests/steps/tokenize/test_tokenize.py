@@ -18,7 +18,8 @@ from gristmill.core.sample_batches import documents
 from gristmill.pipeline.planning import fingerprint
 from gristmill.steps import Tokenize
 from gristmill.steps.tokenize import kernel as kernels
-from gristmill.text.tokenizers import clear_engine_cache, fast, load_engine
+from gristmill.text.tokenizers import clear_engine_cache, load_engine
+from gristmill.text.tokenizers.engines import fast
 from gristmill.text.tokenizers.special_tokens.end_tokens import add_end_tokens
 
 EOS = "<|endoftext|>"

@@ -29,7 +29,8 @@ cells.CELL_BYTES = 4096
 from gristmill import steps  # noqa: E402
 from gristmill.core.errors import GristmillError  # noqa: E402
 from gristmill.core.recipe import Recipe  # noqa: E402
-from gristmill.pipeline.planning.sources import source_plan, units  # noqa: E402
+from gristmill.pipeline.planning import units  # noqa: E402
+from gristmill.pipeline.planning.sources import source_plan  # noqa: E402
 from gristmill.pipeline.run import run_recipe  # noqa: E402
 from gristmill.pipeline.stages.options import RunOptions  # noqa: E402
 from gristmill.pipeline.stages.unit_tasks import UnitTasks  # noqa: E402
