@@ -3,9 +3,9 @@
 PYTHON ?= python3.11 python3 python3.12 python3.13 python3.14
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test files run side by side. Many wait for servers, timeouts and killed workers: two processes more than cores keep these
+# Test files run side by side. Many wait for servers, timeouts and killed workers: a process more than cores keeps these
 # busy. Files begin in the order of tests/conftest.py, the longest first.
-PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/pytest --numprocesses $(PROCESSES) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of interpreters; without bytecode files each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
