@@ -26,6 +26,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from benchmarks.harness.contest import Setting
+from benchmarks.inputs import corpora
 from gristmill.engine.backend import Died, Ready, Results
 from gristmill.engine.observing.observer import Observer
 from gristmill.engine.pool.worker_pool import WorkerPool
@@ -145,7 +147,7 @@ def run_units(num_units: int, num_workers: int) -> float:
         folder = Path(name)
         (folder / "in.jsonl").write_text('{"text": "one"}\n')
         recipe = Recipe(
-            sources={"web": steps.Read(read=str(folder / "in.jsonl"))},
+            sources={"web": steps.Read(read=str(texts))},
             steps=[steps.Length(min_chars=1), steps.Write(format="jsonl")],
             output=str(folder / "out"),
         )
@@ -195,7 +197,7 @@ def _run_here(words: list[str], environment: dict[str, str] | None = None) -> st
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables).stdout
 
 
-def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, float]:
+def compare_with_processes(num_megabytes: int, tokenizer: str, corpus: Path | None) -> dict[str, float]:
     """Tokenize and pack the same texts with two workers of each kind; return seconds of work after the start."""
     import gristmill as gm
     from gristmill import Recipe, steps
@@ -203,11 +205,11 @@ def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, floa
     seconds = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_texts(folder / "in.jsonl", num_megabytes << 20)
+        texts = corpora.plain(Setting(folder, corpus=corpus), num_megabytes)
         for backend in ("processes", "ray", "processes", "ray"):
             output = folder / f"{backend}-{len(seconds)}-{time.monotonic_ns()}"
             recipe = Recipe(
-                sources={"web": steps.Read(read=str(folder / "in.jsonl"))},
+                sources={"web": steps.Read(read=str(texts))},
                 steps=[steps.Tokenize(tokenizer=tokenizer), steps.Pack(row_length=2048)],
                 output=str(output),
             )
@@ -217,7 +219,7 @@ def compare_with_processes(num_megabytes: int, tokenizer: str) -> dict[str, floa
     return {**seconds, "ratio": seconds["processes"] / seconds["ray"]}
 
 
-def compare_with_store(num_megabytes: int, tokenizer: str) -> dict[str, float]:
+def compare_with_store(num_megabytes: int, tokenizer: str, corpus: Path | None) -> dict[str, float]:
     """Tokenize and pack the same texts on the disk, on a store here, and with 50 ms more for each request.
 
     The least of three runs each: processor time of driver and workers, and seconds of work without the start.
@@ -226,10 +228,9 @@ def compare_with_store(num_megabytes: int, tokenizer: str) -> dict[str, float]:
 
     least: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name, start_store() as port, delay_requests(port, 0.05) as slow_port:
-        local = f"{name}/in.jsonl"
-        _tell(f"nine runs of {num_megabytes} MiB; first the texts are written and uploaded")
-        _write_texts(Path(local), num_megabytes << 20)
-        _run_here(["upload", local, "s3://bench/in.jsonl"], make_environment(port))
+        _tell(f"nine runs of {num_megabytes} MB; first the texts are written and uploaded")
+        texts = corpora.plain(Setting(Path(name), corpus=corpus), num_megabytes).rename(f"{name}/in.jsonl")
+        _run_here(["upload", str(texts), "s3://bench/in.jsonl"], make_environment(port))
         sides = {
             "local": (name, {}),
             "store": ("s3://bench", make_environment(port)),
@@ -295,16 +296,6 @@ def _tell(progress: str) -> None:
     print(progress, file=sys.stderr, flush=True)
 
 
-def _write_texts(path: Path, num_bytes: int) -> None:
-    import random
-
-    rng = random.Random(5)
-    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(20_000)]
-    with path.open("w") as file:
-        while file.tell() < num_bytes:
-            file.write(json.dumps({"text": " ".join(rng.choices(words, k=400))}) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -313,10 +304,11 @@ def main() -> None:
     simulation.add_argument("--tasks", type=int, default=1_000_000)
     comparison = commands.add_parser("ray")
     comparison.add_argument("--megabytes", type=int, default=512, help="enough that starting does not count")
-    comparison.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
     store = commands.add_parser("store")
     store.add_argument("--megabytes", type=int, default=256, help="at least two units of 64 MiB for each worker")
-    store.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
+    for compared in (comparison, store):
+        compared.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
+        compared.add_argument("--corpus", type=Path, help="JSON lines whose sentences are used, not those of Python's docs")
     single = commands.add_parser("pack", help="one run, as `store` starts it")
     for name in ("source", "output", "tokenizer"):
         single.add_argument(name)
@@ -339,7 +331,7 @@ def main() -> None:
     elif arguments.command == "copy":
         print(copy(arguments.name, arguments.num_bytes))
     elif arguments.command == "store":
-        print(json.dumps(compare_with_store(arguments.megabytes, arguments.tokenizer), indent=2))
+        print(json.dumps(compare_with_store(arguments.megabytes, arguments.tokenizer, arguments.corpus), indent=2))
     elif arguments.command == "units":
         print(run_units(arguments.units, arguments.workers))
     elif arguments.command == "memory":
@@ -347,7 +339,7 @@ def main() -> None:
     elif arguments.command == "simulate":
         print(json.dumps(simulate(arguments.workers, arguments.tasks), indent=2))
     else:
-        print(json.dumps(compare_with_processes(arguments.megabytes, arguments.tokenizer), indent=2))
+        print(json.dumps(compare_with_processes(arguments.megabytes, arguments.tokenizer, arguments.corpus), indent=2))
 
 
 if __name__ == "__main__":
