@@ -11,7 +11,7 @@ from gristmill_testing.watching import count_and_sign, wait_for_file
 import gristmill as gm
 from gristmill.engine.observing import progress
 from gristmill.engine.observing.observer import Observer, WorkerUse
-from gristmill.engine.tasks import NOT_READY, Stopwatch, Task, run_tasks
+from gristmill.engine.tasks import NOT_READY, Stopwatch, Task, Unfinished, run_tasks
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
@@ -45,6 +45,91 @@ def test_several_tasks_in_a_message():
         function, tasks(*range(9)), workers=2, tasks_per_message=3, on_poison=replace_task, progress=False
     )
     assert sorted(result for _, result in results) == [-1, 0, 1, 2, 3, 5, 6, 7, 8]
+
+
+@every_backend
+def test_an_unfinished_task_ends_when_what_it_left_under_way_has_ended(backend, tmp_path):
+    def function(task, context):
+        return Unfinished(task.payload, (tmp_path / f"{task.payload}").touch)
+
+    for task, result in run_tasks(function, tasks(0, 1, 2), workers=1, backend=backend):
+        assert result == task.payload
+        assert (tmp_path / f"{result}").exists()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("tasks_per_message", [1, 2])
+def test_a_process_runs_the_next_task_while_one_is_finishing(tasks_per_message, tmp_path):
+    """The first task ends only when the second has begun, in the same worker; the third waits for the first."""
+
+    def function(task, context):
+        (tmp_path / f"begun-{task.payload}").touch()
+        if task.payload == 2:
+            context.wait_for_last_task()
+            assert (tmp_path / "finished-1").exists()
+        return Unfinished(task.payload, lambda: finish(task.payload))
+
+    def finish(number):
+        if number == 0:
+            wait_for_file(tmp_path / "begun-1")
+        (tmp_path / f"finished-{number}").touch()
+
+    results = run_tasks(function, tasks(0, 1, 2), workers=1, tasks_per_message=tasks_per_message, progress=False)
+    assert [result for _, result in results] == [0, 1, 2]
+
+
+def test_an_error_while_finishing_is_one_of_the_task(tmp_path):
+    """It uses up a retry; what the task had counted is counted once."""
+
+    def function(task, context):
+        context.count(records=1)
+        return Unfinished(task.payload, lambda: finish(task.payload))
+
+    def finish(number):
+        if number == 1 and count_and_sign(tmp_path, "finish") == 0:
+            raise OSError("the store did not answer")
+
+    stopwatch = Stopwatch()
+    results = run_tasks(function, tasks(0, 1, 2), workers=1, stopwatch=stopwatch, progress=False)
+    assert sorted(result for _, result in results) == [0, 1, 2]
+    assert stopwatch.counts == {"records": 3}
+    with pytest.raises(OSError, match="never"):
+        list(run_tasks(lambda task, context: Unfinished(1, fail), tasks(0), workers=1, retries=1, progress=False))
+
+
+def fail():
+    raise OSError("it never answers")
+
+
+def test_a_death_while_a_task_is_finishing_blames_the_one_that_runs(tmp_path):
+    """The one that was finishing has no result yet: it runs again, beside others, and its death is not counted."""
+    log = tmp_path / "events.jsonl"
+
+    def function(task, context):
+        count = count_and_sign(tmp_path, f"run-{task.payload}")
+        if task.payload == 1 and count == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        waits = task.payload == 0 and count == 0
+        return Unfinished(task.payload, lambda: wait_for_file(tmp_path / "never") if waits else None)
+
+    results = run_tasks(function, tasks(0, 1, 2), workers=1, events=gm.EventLog(log), progress=False)
+    assert sorted(result for _, result in results) == [0, 1, 2]
+    [death] = [event for event in map(json.loads, log.read_text().splitlines()) if event["event"] == "worker_died"]
+    assert death["item"] == 1
+    assert [count_and_sign(tmp_path, f"run-{number}") for number in range(3)] == [2, 2, 1]
+
+
+def test_a_worker_that_is_finishing_is_stopped_only_afterwards(tmp_path):
+    """Each worker runs one item, and then leaves."""
+    results = gm.parallel_map(
+        lambda number: Unfinished(number, (tmp_path / f"{number}").touch),
+        range(4),
+        workers=2,
+        max_items_per_worker=1,
+        progress=False,
+    )
+    assert results == [0, 1, 2, 3]
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 @every_backend

@@ -1,7 +1,8 @@
 import fsspec
 import pytest
 
-from gristmill.storage.files import open_input, read_version
+from gristmill.core.errors import SourceChangedError
+from gristmill.storage.files import VersionCheck, open_input, read_version
 from gristmill.storage.listing.paths import find_files
 
 
@@ -31,6 +32,20 @@ def test_the_version_is_that_of_the_listing_until_the_file_changes(place):
     assert read_version(file.path) == (file.num_bytes, file.version)
     write("a", b"two")
     assert read_version(file.path) != (file.num_bytes, file.version)
+
+
+def test_a_file_of_another_version_is_told_before_anything_that_follows_from_it(place):
+    folder, write = place
+    write("a", b"one")
+    (file,) = find_files(f"{folder}/*")
+    with VersionCheck(file.path, file.num_bytes, file.version) as check:
+        check.wait()
+    write("a", b"two!")
+    with (
+        pytest.raises(SourceChangedError, match="3 bytes then, 4 bytes now"),
+        VersionCheck(file.path, file.num_bytes, file.version),
+    ):
+        raise ValueError("the reader does not understand the file")
 
 
 def test_a_file_that_is_gone_is_an_error(place):

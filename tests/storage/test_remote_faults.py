@@ -194,6 +194,29 @@ def test_a_file_that_changes_between_two_connections(proxy):
             stream.read(19_000_000)
 
 
+def test_a_file_that_changes_between_its_first_ranges(proxy, monkeypatch):
+    """They are asked for at once, before any answer has told the version."""
+    proxy.bucket.put("changing.bin", b"a" * 20_000_000)
+    both = threading.Barrier(2, timeout=30)
+
+    def read_in_turn(store, key, start, stop):
+        if start == 0:
+            answer = read_first(store, key, start, stop)
+            both.wait()
+            return answer
+        both.wait()
+        proxy.bucket.put("changing.bin", b"b" * 20_000_000)
+        return read_first(store, key, start, stop)
+
+    read_first = object_store.ObjectStore.read_first
+    monkeypatch.setattr(object_store.ObjectStore, "read_first", read_in_turn)
+    with (
+        open_input("s3://faulty/changing.bin", 0, 8 << 20) as stream,
+        pytest.raises(SourceChangedError, match=r"changing\.bin"),
+    ):
+        stream.read(8 << 20)
+
+
 @pytest.fixture
 def recipe_of(tmp_path):
     def write(url):

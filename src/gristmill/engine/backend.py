@@ -141,6 +141,14 @@ class Results:
 
 
 @dataclass(frozen=True, slots=True)
+class Finishing:
+    """All items of a chunk have run; the worker can run another chunk while it waits for what they left under way."""
+
+    worker: WorkerHandle
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
 class Undecodable:
     """The items of a chunk, or some of its results, could not be unpickled on the other side."""
 
@@ -185,7 +193,7 @@ class Forked:
     copies: Sequence[WorkerHandle]
 
 
-Event = Ready | SetupFailed | Results | Undecodable | Counts | Died | Forked
+Event = Ready | SetupFailed | Results | Finishing | Undecodable | Counts | Died | Forked
 
 
 class Backend(Protocol):

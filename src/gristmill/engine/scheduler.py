@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from typing import Literal
 
-    from gristmill.engine.backend import Died, Event, Results, SetupFailed, Undecodable, WorkerHandle
+    from gristmill.engine.backend import Died, Event, Finishing, Results, SetupFailed, Undecodable, WorkerHandle
     from gristmill.engine.failures import IsolatedRun, OnPoison
     from gristmill.engine.machine.memory import MemoryWatch
     from gristmill.engine.observing.observer import Observer
@@ -243,6 +243,8 @@ class Scheduler:
                 self._on_results(event)
             case backends.Died():
                 self._on_death(event)
+            case backends.Finishing():
+                self._on_finishing(event)
             case backends.Ready():
                 self._on_ready(self._workers[event.worker])
             case backends.Counts():
@@ -272,11 +274,11 @@ class Scheduler:
             except Exception as error:  # raised from here it would be an error of the task
                 self._watch_error = error
 
-    def _close_counts(self, worker: PooledWorker, *, is_done: bool) -> None:
+    def _close_counts(self, counter: PooledWorker | Chunk, *, is_done: bool) -> None:
         """Reset the counters of an item that ended. If it has no result, subtract them: the next run counts again."""
         if not is_done:
-            self._observer.count({name: -amount for name, amount in worker.counts.items()})
-        worker.counts.clear()
+            self._observer.count({name: -amount for name, amount in counter.counts.items()})
+        counter.counts.clear()
 
     def _on_ready(self, worker: PooledWorker) -> None:
         self._workers.mark_ready(worker)
@@ -301,8 +303,13 @@ class Scheduler:
                 self._finished.extend(_group_consecutive(chunk.indexes[start:stop], results.values))
                 self._observer.advance(stop - start)
         if event.last:
-            self._close_counts(worker, is_done=is_done)
+            self._close_counts(chunk if chunk.is_finishing else worker, is_done=is_done)
             self._end_chunk(worker, chunk)
+
+    def _on_finishing(self, event: Finishing) -> None:
+        worker = self._workers[event.worker]
+        self._retire_at_limit(worker)
+        self._workers.begin_finishing(worker, worker.chunks[event.chunk])
 
     def _on_outcome(self, index: int, item: Any, results: ChunkResults, position: int) -> None:
         error = results.errors.get(position)
@@ -325,15 +332,20 @@ class Scheduler:
     def _end_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
         if not chunk.is_dissolved:
             self._queue.put_back(chunk.unfinished_items(), alone=False)
+        self._retire_at_limit(worker)
+        self._workers.end_chunk(worker, chunk)
+
+    def _retire_at_limit(self, worker: PooledWorker) -> None:
         limit = self._policy.max_items_per_worker
         worker.is_retiring |= limit is not None and worker.num_items >= limit
-        self._workers.end_chunk(worker, chunk)
 
     def _on_death(self, event: Died) -> None:
         """Attribute the death to one item, and return all other items of the worker to the queue."""
         self._report_death(self._workers[event.worker], event)
-        self._close_counts(self._workers[event.worker], is_done=False)
         worker = self._workers.remove(event)
+        self._close_counts(worker, is_done=False)
+        for chunk in worker.chunks.values():
+            self._close_counts(chunk, is_done=False)
         self._failures.release_worker(worker)
         items = [entry for entry in worker.unfinished_items() if not self._queue.is_past_end(entry[0])]
         if event.is_blameless and worker.timed_out_item is None:
@@ -345,11 +357,11 @@ class Scheduler:
         if out_of_memory and not worker.is_isolated:
             self._pool_sizer.shrink_for(suspect)
         # Alone: if another item of the chunk kills its worker too, the next death points to it directly. Not what only
-        # waited behind it.
+        # waited behind it, or had run before it.
         for chunk in reversed(worker.unfinished_chunks()):
-            is_waiting = chunk.was_sent_ahead and suspect >= 0 and suspect not in chunk.indexes
+            was_running = not (chunk.was_sent_ahead or chunk.is_finishing) or suspect < 0 or suspect in chunk.indexes
             others = [entry for entry in chunk.unfinished_items() if entry[0] != suspect]
-            self._queue.put_back(others, alone=not is_waiting)
+            self._queue.put_back(others, alone=was_running)
         for index, item in items:
             if index == suspect and worker.killed_at_bytes is not None:
                 self._failures.handle_growth(index, item, event, worker.killed_at_bytes)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.engine.failure_report import FinalFailure, add_note
 from gristmill.engine.item_queue import NOT_READY, NotReady
+from gristmill.engine.worker.chunk import Unfinished
 from gristmill.engine.worker.job import Context, Job
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gristmill.engine.parallel_run import ParallelRun
     from gristmill.engine.pool.worker_pool import WorkerPool
 
-__all__ = ["NOT_READY", "Context", "JobUse", "NotReady", "Stopwatch", "Task", "run_tasks"]
+__all__ = ["NOT_READY", "Context", "JobUse", "NotReady", "Stopwatch", "Task", "Unfinished", "run_tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,9 @@ def run_tasks(
     task to run in its place (without the record that kills), or None to let it fail. `num_bytes` is the
     expected sum of the tasks' counters `bytes`: progress is then shown by bytes. A task that makes its worker grow by
     more than `max_growth_bytes` fails as `out_of_memory`.
+
+    A function may return `Unfinished(result, finish)`: the task has ended when `finish()` has returned. A worker
+    process runs the next task meanwhile.
 
     A worker gets `tasks_per_message` tasks at once. Their results may come together, and be lost together if it dies.
 

@@ -108,7 +108,8 @@ class PendingFile:
     def commit(self, *, sync: bool = True) -> None:
         """Give the file its name and replace any older file. When this returns, the file survives a power cut.
 
-        With `sync=False` it does not yet: nothing may rely on the file before `sync_files` has returned.
+        With `sync=False` it does not yet: nothing may rely on the file before `sync_files` has returned, or, on a
+        store, before what `collect_uploads` has collected is complete.
         """
         if sync and not self._synced:
             self.sync()

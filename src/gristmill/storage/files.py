@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-from typing import BinaryIO, cast
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from gristmill.core.errors import SourceChangedError
 from gristmill.storage.listing import local_files
 from gristmill.storage.urls import find_protocol, local_path
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import Self
 
 
 def open_input(path: str, start: int = 0, stop: int | None = None) -> BinaryIO:
@@ -37,6 +42,38 @@ def read_version(path: str) -> tuple[int, str]:
     store, key = open_store(path)
     stored = store.head(key)
     return stored.num_bytes, stored.version
+
+
+class VersionCheck:
+    """A check whether an input file is the one of the plan, made while its first bytes are read.
+
+    A request to a store takes up to 100 ms. Leaving the block waits for the answer, also after an error: an error of a
+    reader may be the effect of another version.
+    """
+
+    def __init__(self, path: str, num_bytes: int, version: str) -> None:
+        self._check = partial(check_unchanged, path, num_bytes, version)
+        self._is_remote = find_protocol(path) is not None
+        self._future: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        if not self._is_remote:
+            self._check()
+            return self
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (local files need none of it)
+
+        pool = ThreadPoolExecutor(1, thread_name_prefix="gristmill-check")
+        self._future = pool.submit(self._check)
+        pool.shutdown(wait=False)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.wait()
+
+    def wait(self) -> None:
+        """Raise `SourceChangedError` if the file is another one."""
+        if self._future is not None:
+            self._future.result()
 
 
 def check_unchanged(path: str, num_bytes: int, version: str) -> None:

@@ -20,10 +20,11 @@ class Requests:
         return DATA[start:stop]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_reads_equal_those_of_a_file(seed):
+@pytest.mark.parametrize("stop", [None, 10, 2 * PIECE_BYTES + 5, len(DATA) + 3 * PIECE_BYTES])
+@pytest.mark.parametrize("seed", range(3))
+def test_reads_equal_those_of_a_file(seed, stop):
     rng = random.Random(seed)
-    with RangedStream(Requests(), DATA.__len__) as stream:
+    with RangedStream(Requests(), DATA.__len__, stop=stop) as stream:
         reference = io.BytesIO(DATA)
         for _ in range(60):
             if rng.random() < 0.2:
@@ -52,6 +53,18 @@ def test_nothing_is_fetched_ahead_beyond_the_stop():
         assert max(end for _, end in requests.ranges) == stop
         assert stream.read(10) == DATA[stop : stop + 10]
     assert max(end for _, end in requests.ranges) < 4 * PIECE_BYTES
+
+
+def test_the_first_ranges_up_to_a_stop_are_fetched_at_once():
+    """None of them is answered before all have been asked for."""
+    barrier = threading.Barrier(AHEAD, timeout=30)
+
+    def read_range(start, stop):
+        barrier.wait()
+        return DATA[start:stop]
+
+    with RangedStream(read_range, DATA.__len__, 10, 10 + AHEAD * PIECE_BYTES) as stream:
+        assert stream.read(100) == DATA[10:110]
 
 
 def test_a_reader_that_jumps_gets_what_it_asks_for():

@@ -12,6 +12,7 @@ from gristmill.steps import Map, Read
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.locations import StorePath
 from gristmill.storage.stores.base import PIECE_BYTES, StoredObject
+from gristmill.storage.stores.collected_uploads import collect_uploads
 from gristmill.storage.stores.object_store import CONCURRENT_PARTS
 from gristmill.storage.stores.open_store import forget_stores
 from gristmill.storage.stores.upload import Upload
@@ -43,6 +44,44 @@ def test_a_part_that_does_not_arrive_ends_the_upload_and_leaves_nothing(s3, prox
         upload(s3, bytes(2 * PIECE_BYTES + 5))
     assert any(map(is_part, proxy.requests))
     assert s3.list_keys() == []
+    assert s3.unfinished_uploads() == []
+
+
+@pytest.mark.parametrize("size", [5, 2 * PIECE_BYTES + 5])
+def test_a_collected_upload_is_there_when_it_is_complete(s3, size):
+    """Its writer need not wait. Who wants the file synced does, also where others are collected."""
+    with collect_uploads() as uploads:
+        for name, sync in (("later", False), ("now", True)):
+            with PendingFile(StorePath(f"{s3.url}/{name}"), "00000001") as file:
+                file.write(bytes(size))
+                file.commit(sync=sync)
+        assert s3.list_keys() == ["now"]
+    assert uploads
+    uploads.complete()
+    assert s3.list_keys() == ["later", "now"]
+    assert s3.unfinished_uploads() == []
+
+
+def test_what_was_collected_before_an_error_leaves_nothing(s3):
+    with pytest.raises(KeyError), collect_uploads():
+        with PendingFile(StorePath(f"{s3.url}/large"), "00000001") as file:
+            file.write(bytes(2 * PIECE_BYTES + 5))
+            file.commit(sync=False)
+        raise KeyError("another file of the task failed")
+    assert s3.list_keys() == []
+    assert s3.unfinished_uploads() == []
+
+
+def test_a_collected_upload_that_fails_is_told_when_it_is_completed(s3, proxy):
+    proxy.fault = lambda line, number: DENIED if is_part(line) else None
+    with collect_uploads() as uploads:
+        for name in ("large", "small"):
+            with PendingFile(StorePath(f"{s3.url}/{name}"), "00000001") as file:
+                file.write(bytes(PIECE_BYTES - 1 if name == "small" else PIECE_BYTES + 1))
+                file.commit(sync=False)
+    with pytest.raises(GristmillError, match="large"):
+        uploads.complete()
+    assert s3.list_keys() == ["small"]
     assert s3.unfinished_uploads() == []
 
 

@@ -65,8 +65,9 @@ class PooledWorker:
         return self.is_ready and not (self.is_leaving or self.is_retiring or self.timed_out_item is not None)
 
     def unfinished_chunks(self) -> list[Chunk]:
-        """Return the chunks with items that have no outcome yet, the one that it runs first."""
-        return [chunk for chunk in self.chunks.values() if not chunk.is_dissolved]
+        """Return the chunks with items that have no outcome yet: first the one that it runs, last one that has run."""
+        chunks = (chunk for chunk in self.chunks.values() if not chunk.is_dissolved)
+        return sorted(chunks, key=lambda chunk: chunk.is_finishing)
 
     def unfinished_items(self) -> list[tuple[int, Any]]:
         """Return the items that were sent to it and have no outcome yet."""
@@ -182,7 +183,7 @@ class JobWorkers:
 
     def begin_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
         """Note that a chunk was sent to a worker."""
-        chunk.was_sent_ahead = bool(worker.chunks)
+        chunk.was_sent_ahead = any(not other.is_finishing for other in worker.chunks.values())
         if not worker.chunks:
             worker.busy_since = monotonic()
         worker.chunks[chunk.number] = chunk
@@ -191,10 +192,18 @@ class JobWorkers:
         self._idle.pop(worker, None)
         self._note_room(worker)
 
+    def begin_finishing(self, worker: PooledWorker, chunk: Chunk) -> None:
+        """Note that a worker only waits for what a chunk has left under way: it can be sent another one."""
+        chunk.is_finishing = True
+        chunk.counts, worker.counts = worker.counts, {}
+        worker.busy_since = monotonic()
+        self.put_idle(worker)
+
     def end_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
         """Note that a chunk has ended. The worker leaves if it was to do so."""
         del worker.chunks[chunk.number]
-        worker.busy_since = monotonic()
+        if not chunk.is_finishing:
+            worker.busy_since = monotonic()
         self._note_room(worker)
         if not worker.chunks:
             self._busy.discard(worker)

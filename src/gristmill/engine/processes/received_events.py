@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.engine.backend import Counts, Ready, Results, SetupFailed, Undecodable
+from gristmill.engine.backend import Counts, Finishing, Ready, Results, SetupFailed, Undecodable
 from gristmill.engine.worker import wire
 from gristmill.engine.worker.captured_error import CapturedError
 
@@ -16,6 +16,8 @@ def decode_event(worker: WorkerHandle, frame: wire.Frame) -> Event:
     """Decode a message. What cannot be unpickled becomes an event too."""
     if frame.kind == wire.READY:
         return Ready(worker)
+    if frame.kind == wire.FINISHING:
+        return Finishing(worker, frame.chunk)
     try:
         payload = frame.load()
     except KeyboardInterrupt:

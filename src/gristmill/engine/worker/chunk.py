@@ -30,7 +30,7 @@ RETURN_AFTER_SECONDS = 0.2
 class Chunk:
     """Items of the input that are sent together. Workers run them in order, so `num_done` says which have ended."""
 
-    __slots__ = ("indexes", "is_dissolved", "items", "num_done", "number", "was_sent_ahead")
+    __slots__ = ("counts", "indexes", "is_dissolved", "is_finishing", "items", "num_done", "number", "was_sent_ahead")
 
     def __init__(self, number: int, indexes: Sequence[int], items: Sequence[Any]) -> None:
         self.number = number
@@ -41,10 +41,33 @@ class Chunk:
         """Whether its items are in the queue again, so that later results of this chunk must be ignored."""
         self.was_sent_ahead = False
         """Whether its worker had another one to run first: until that has ended, this one has not begun."""
+        self.is_finishing = False
+        """Whether all its items have run, and the worker only waits for what they left under way (`Unfinished`)."""
+        self.counts: dict[str, int] = {}
+        """The counters of a chunk that is finishing; until then those of its worker."""
 
     def unfinished_items(self) -> list[tuple[int, Any]]:
         """Return the items without an outcome, with their numbers."""
         return list(zip(self.indexes[self.num_done :], self.items[self.num_done :], strict=True))
+
+
+class Unfinished:
+    """What a function returns that has something left under way, such as an upload: `finish` waits for it.
+
+    The result counts when `finish` has returned, and an error of it is one of the item. A worker process may run the
+    next chunk meanwhile.
+    """
+
+    __slots__ = ("finish", "value")
+
+    def __init__(self, value: Any, finish: Callable[[], None]) -> None:
+        self.value = value
+        self.finish = finish
+
+    def wait(self) -> Any:
+        """Return the result when it counts."""
+        self.finish()
+        return self.value
 
 
 class ChunkResults:
@@ -57,6 +80,21 @@ class ChunkResults:
         self.errors: dict[int, CapturedError] = {}
         self.seconds = 0.0
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether something is left under way."""
+        return any(isinstance(value, Unfinished) for value in self.values)
+
+    def finish(self) -> None:
+        """Wait for what is left under way."""
+        for position, value in enumerate(self.values):
+            if isinstance(value, Unfinished):
+                try:
+                    self.values[position] = value.wait()
+                except BaseException as error:
+                    self.values[position] = None
+                    self.errors[position] = CapturedError(error, travels=True)
+
 
 def run_chunk(
     function: Callable[..., Any],
@@ -67,8 +105,12 @@ def run_chunk(
     recorder: Recorder | None = None,
     returns_unstarted: bool = False,
     is_cancelled: Callable[[], bool] | None = None,
+    finishes_later: bool = False,
 ) -> None:
-    """Call the function on each item and `emit` the results. After the last group items may be left unstarted."""
+    """Call the function on each item and `emit` the results. After the last group items may be left unstarted.
+
+    With `finishes_later` results may be `Unfinished`.
+    """
     began = flushed = monotonic()
     results = ChunkResults()
     for index, item in zip(chunk.indexes, chunk.items, strict=True):
@@ -86,7 +128,8 @@ def run_chunk(
         if recorder is not None:
             recorder.note(now, index)
         try:
-            results.values.append(function(item, *extra_arguments))
+            value = function(item, *extra_arguments)
+            results.values.append(value.wait() if isinstance(value, Unfinished) and not finishes_later else value)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: a function that calls sys.exit() has failed, not finished

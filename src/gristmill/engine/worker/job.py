@@ -81,8 +81,14 @@ def _make_calls(calls: Sequence[Call]) -> None:
 class Context:
     """A running task's connection to the scheduler: the worker's `state`, counters and a position."""
 
-    def __init__(self, send: Callable[[dict[str, int]], None], recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        send: Callable[[dict[str, int]], None],
+        recorder: Recorder | None = None,
+        wait_for_last: Callable[[], None] | None = None,
+    ) -> None:
         self.state: Any = None
+        self._wait_for_last = wait_for_last
         self._send = send
         self._recorder = recorder
         self._counts: dict[str, int] = {}
@@ -113,6 +119,11 @@ class Context:
         """
         if self._recorder is not None:
             self._recorder.note_position(position)
+
+    def wait_for_last_task(self) -> None:
+        """Wait until the task before has finished (`Unfinished`): a worker has one under way while it runs another."""
+        if self._wait_for_last is not None:
+            self._wait_for_last()
 
     def flush(self) -> None:
         """Send the counters now."""

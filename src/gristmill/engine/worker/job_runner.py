@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import sys
@@ -23,13 +24,23 @@ if TYPE_CHECKING:
 
 
 class JobRunner:
-    """The job of a worker. Answers go out through `send`, as segments of frames."""
+    """The job of a worker. Answers go out through `send`, as segments of frames.
 
-    def __init__(self, send: Callable[[list[Buffer]], None], recorder: Recorder) -> None:
+    With `finishes_later` results that are `Unfinished` are sent by a thread, while the next chunk runs. There is one
+    such thread at a time, so results are sent in order.
+    """
+
+    def __init__(
+        self, send: Callable[[list[Buffer]], None], recorder: Recorder, *, finishes_later: bool = False
+    ) -> None:
         self._pid = os.getpid()
         self._send_segments = send
+        self._sending = _thread.allocate_lock()
+        self._finishing = _thread.allocate_lock()
+        """Held while a thread waits for what is unfinished."""
+        self._finishes_later = finishes_later
         self._recorder = recorder
-        self._context = Context(self._send_counts, recorder)
+        self._context = Context(self._send_counts, recorder, self.wait_for_last_chunk)
         self._function: Any = None
         self._extra_arguments: tuple[Any, ...] = ()
         self._returns_unstarted = False
@@ -47,6 +58,11 @@ class JobRunner:
                 return False
             self._send(wire.READY)
         return True
+
+    def wait_for_last_chunk(self) -> None:
+        """Wait until nothing of an earlier chunk is under way, and its results are sent."""
+        with self._finishing:
+            pass
 
     def _forget_job(self) -> None:
         """Free what the last job has loaded, before the next one loads more."""
@@ -98,6 +114,7 @@ class JobRunner:
             emit,
             recorder=self._recorder,
             returns_unstarted=self._returns_unstarted,
+            finishes_later=self._finishes_later,
         )
         self._recorder.note_idle()
 
@@ -105,27 +122,52 @@ class JobRunner:
         if os.getpid() != self._pid:
             _end_forked_child(failed=bool(results.errors))
         self._context.flush()
-        num_items = len(results.values)
-        try:
-            segments = wire.pack(wire.RESULTS, results, last=last, chunk=chunk.number, num_items=num_items)
-        except BaseException:  # some result cannot be sent: find which
-            for position, value in enumerate(results.values):
-                try:
-                    pickling.encode(value)
-                except BaseException as error:
-                    results.values[position] = None
-                    about = "the result cannot be pickled"
-                    results.errors[position] = CapturedError(error, "unpicklable", about=about, travels=True)
-            segments = wire.pack(wire.RESULTS, results, last=last, chunk=chunk.number, num_items=num_items)
+        if results.is_unfinished:
+            self.wait_for_last_chunk()
+            if last:
+                self._send(wire.FINISHING, chunk=chunk.number)
+            self._finishing.acquire()
+            _thread.start_new_thread(self._finish, (results, chunk, last))
+            return
+        segments = _pack_results(results, chunk, last=last)
         # The parent may be busy and not read for a while: that must not count as the item's time.
         self._recorder.stop_clock()
-        self._send_segments(segments)
+        self.wait_for_last_chunk()
+        self._send_packed(segments)
+
+    def _finish(self, results: ChunkResults, chunk: Chunk, last: bool) -> None:  # noqa: FBT001  (of a thread)
+        try:
+            results.finish()
+            self._send_packed(_pack_results(results, chunk, last=last))
+        except OSError:  # the parent has ended: the thread that watches it ends this process
+            pass
+        finally:
+            self._finishing.release()
+
+    def _send_packed(self, segments: list[Buffer]) -> None:
+        with self._sending:
+            self._send_segments(segments)
 
     def _send(self, kind: int, payload: object = None, *, chunk: int = -1) -> None:
-        self._send_segments(wire.pack(kind, payload, chunk=chunk))
+        self._send_packed(wire.pack(kind, payload, chunk=chunk))
 
     def _send_counts(self, counts: dict[str, int]) -> None:
         self._send(wire.COUNTS, counts)
+
+
+def _pack_results(results: ChunkResults, chunk: Chunk, *, last: bool) -> list[Buffer]:
+    num_items = len(results.values)
+    try:
+        return wire.pack(wire.RESULTS, results, last=last, chunk=chunk.number, num_items=num_items)
+    except BaseException:  # some result cannot be sent: find which
+        for position, value in enumerate(results.values):
+            try:
+                pickling.encode(value)
+            except BaseException as error:
+                results.values[position] = None
+                about = "the result cannot be pickled"
+                results.errors[position] = CapturedError(error, "unpicklable", about=about, travels=True)
+        return wire.pack(wire.RESULTS, results, last=last, chunk=chunk.number, num_items=num_items)
 
 
 def _end_forked_child(*, failed: bool) -> NoReturn:

@@ -82,7 +82,7 @@ class Worker:
         socket, _, recording = descriptors
         self._receiver = wire.Receiver(socket)
         self._sender = wire.Sender(socket)
-        self.runner = JobRunner(self._send, Recorder(recording))
+        self.runner = JobRunner(self._send, Recorder(recording), finishes_later=True)
         faulthandler.enable(recording, all_threads=False)
 
     def serve(self) -> None:
@@ -93,7 +93,10 @@ class Worker:
     def serve_one(self) -> bool:
         """Do what the next message says. Returns false if the worker is stopped, or of no use: a set-up failed."""
         frame = self._receive()
-        return frame.kind != wire.STOP and self.runner.handle(frame)
+        if frame.kind == wire.STOP:
+            self.runner.wait_for_last_chunk()
+            return False
+        return self.runner.handle(frame)
 
     def report_copies(self, pids: list[int]) -> None:
         """Tell the parent which processes this one has forked."""

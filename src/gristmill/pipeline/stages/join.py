@@ -23,6 +23,7 @@ from gristmill.pipeline.stages.stage_context import LoadedContext
 from gristmill.pipeline.stages.stored import StoredInput
 from gristmill.shards.manifests.stored_files import StoredFile
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.stores.collected_uploads import collect_uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,7 +57,9 @@ def run_join(task: Task, context: Context) -> SliceResult:
     join: JoinTask = task.payload
     output = stage.sources[join.source].output
     stem = open_stem(stage.root, join.stem, stage.run_id, syncs=False, source=join.source)
-    results = list(_join_cells(join, stage, stem))
+    with collect_uploads() as uploads:
+        results = list(_join_cells(join, stage, stem))
+    uploads.complete()  # cells may be read again here
     if not join.part_counts or output.needs_join(len(results)):
         files = [file for result in results for file in result.split_files]
         return merge_results(results, output.join(files, stem))

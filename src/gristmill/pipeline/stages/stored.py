@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -15,15 +18,16 @@ from gristmill.pipeline.planning.units import Span
 from gristmill.steps.read import open_reader
 from gristmill.storage.mapped_files import open_stream_source
 from gristmill.storage.stored_paths import path_below
+from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read import Read
-    from gristmill.storage.locations import Location
+    from gristmill.storage.locations import Location, StorePath
 
 
 SIZES_ONLY = "-sizes"
@@ -61,6 +65,7 @@ class WrittenRecords(Protocol):
         """Read the records with `RECORD_LINES` and `TEXT_BYTES` in place of record and text; None: cannot be done."""
 
 
+_STREAMS_AT_ONCE = 8
 UnitInput: TypeAlias = Span | StoredRecords
 """One input of a unit. All inputs of a unit are of one kind: spans before the first barrier, stored records after it.
 Only spans can be cut into slices, because only files have cells that can be read on their own."""
@@ -84,9 +89,7 @@ class StoredInput:
     def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (part of `StoredRecords`)
         """Read the stream. The file is mapped, so columns that nobody uses are not read from disk."""
         with open_stream_source(path_below(root, self.path)) as file:
-            for batch in pa.ipc.open_stream(file):
-                batch.validate()
-                yield batch
+            yield from _read_batches(file)
 
     def read_texts(self, root: Location, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
         """Read the texts of ascending rows; the file is mapped, so only these rows are read from disk."""
@@ -96,6 +99,31 @@ class StoredInput:
             if len(batch_rows):
                 yield _take_texts(batch, batch_rows)
             start += batch.num_rows
+
+
+def read_streams(streams: Sequence[StoredInput], root: Location) -> Iterator[Iterable[pa.RecordBatch]]:
+    """Read streams that are held in memory together, in order. Of a store they are fetched several at a time."""
+    if isinstance(root, Path):
+        yield from (stream.batches(root) for stream in streams)
+        return
+    with ThreadPoolExecutor(_STREAMS_AT_ONCE) as pool:
+        contents = pool.map(partial(_fetch_stream, root), streams)
+        for stream in streams:
+            with wait_clock.waiting():
+                content = next(contents)
+            wait_clock.count_read(stream.path, len(content))
+            yield _read_batches(pa.BufferReader(content))
+
+
+def _fetch_stream(root: StorePath, stream: StoredInput) -> bytes:
+    store, key = path_below(root, stream.path).open_store()
+    return store.read(key)
+
+
+def _read_batches(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    for batch in pa.ipc.open_stream(file):
+        batch.validate()
+        yield batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from functools import cached_property, lru_cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from gristmill.core.errors import StoreRefusedError, UsageError
@@ -310,17 +311,25 @@ class _ObjectRanges:
     def __init__(self, store: ObjectStore, key: str) -> None:
         self._store, self._key = store, key
         self._stored: StoredObject | None = None
+        self._lock = Lock()
 
     def find_size(self) -> int:
-        if self._stored is None:
-            self._stored = self._store.head(self._key)
-        return self._stored.num_bytes
+        return (self._stored or self._see(self._store.head(self._key))).num_bytes
 
     def read(self, start: int, stop: int) -> bytes:
         if self._stored is None:
-            data, self._stored = self._store.read_first(self._key, start, stop)
+            data, stored = self._store.read_first(self._key, start, stop)
+            self._see(stored)
             return data
         return self._store.read(self._key, start, stop, version=self._stored.version)
+
+    def _see(self, stored: StoredObject) -> StoredObject:
+        """Keep the version that is seen first; several ranges may be read before any is known."""
+        with self._lock:
+            self._stored = self._stored or stored
+        if self._stored != stored:
+            raise make_changed_error(self._store.url(self._key))
+        return stored
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""A stream over ranges of an object: once it is read in order, the next ranges are fetched ahead, in parallel.
+"""A stream over ranges of an object: where it is read in order, the next ranges are fetched ahead, in parallel.
 
 A request takes 5 to 100 ms whatever its size. With `AHEAD` pieces of `PIECE_BYTES` on their way, a worker at 300 MB/s
 does not wait for a store that takes 50 ms. Memory: at most `AHEAD + 1` pieces. A reader that jumps (Parquet) gets what
@@ -28,6 +28,7 @@ class RangedStream(io.RawIOBase):
     """An object for reading; `read_range(start, stop)` returns its bytes. A read returns as much as was asked for.
 
     `find_size` is called after the first read, whose answer may have told the size, or if somebody seeks from the end.
+    Who names a `stop` reads in order up to there, so the first ranges are fetched in parallel too.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class RangedStream(io.RawIOBase):
 
     @property
     def _ahead_stop(self) -> int:
-        return self._size if self._stop is None else min(self._stop, self._size)
+        if self._stop is None:
+            return self._size
+        return self._stop if self._known_size is None else min(self._stop, self._known_size)
 
     def readable(self) -> bool:
         return True
@@ -123,8 +126,12 @@ class RangedStream(io.RawIOBase):
 
     def _fetch_first(self, num_bytes: int) -> None:
         """Fetch the first bytes before the size is known: one request less than to ask for it."""
-        if self._known_size is None:
-            start = self._position
+        if self._known_size is not None:
+            return
+        start = self._position
+        if self._stop is not None and start < self._stop:
+            self._keep(start, self._take_piece(start))
+        else:
             self._keep(start, self._wait_for(lambda: self._read_range(start, start + max(num_bytes, _FIRST_BYTES))))
 
     def _fetch(self, num_bytes: int) -> None:
@@ -134,9 +141,12 @@ class RangedStream(io.RawIOBase):
             stop = min(self._size, start + max(num_bytes, _FIRST_BYTES))
             data = self._wait_for(lambda: self._read_range(start, stop))
         else:
-            self._request_pieces(start)
-            data = self._wait_for(self._pieces.pop(start).result)
+            data = self._take_piece(start)
         self._keep(start, data)
+
+    def _take_piece(self, start: int) -> bytes:
+        self._request_pieces(start)
+        return self._wait_for(self._pieces.pop(start).result)
 
     def _keep(self, start: int, data: bytes) -> None:
         self._data, self._data_start = memoryview(data), start

@@ -4,6 +4,8 @@ Memory: two parts that wait, eight that are sent, and one that is filled, 8 MiB 
 
 The etag of an object on S3 ends with the number of its parts, each of which was compared with its checksum. Where the
 answer has no such number, the size of the object is looked at.
+
+Who need not wait for the end of an upload collects it: see `collect_uploads`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import RemoteStoreError
 from gristmill.storage.stores.base import PIECE_BYTES
+from gristmill.storage.stores.collected_uploads import collect_upload
 from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
@@ -62,13 +65,15 @@ class Upload:
     def sync(self) -> None:
         """Do nothing: `commit` returns when the store has everything."""
 
-    def commit(self, *, sync: bool) -> None:  # noqa: ARG002  (as for local files)
-        """Complete the upload: the object becomes visible."""
-        with wait_clock.waiting():
-            self._complete()
+    def commit(self, *, sync: bool) -> None:
+        """Complete the upload: the object becomes visible. Without `sync` whoever collects uploads completes it."""
+        if sync or not collect_upload(self):
+            with wait_clock.waiting():
+                self.complete()
         self._is_open = False
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
+        """Wait until the store has everything; the object is then visible."""
         if self._thread is None:
             self._store.put(self._key, self._data)
             return
@@ -82,10 +87,15 @@ class Upload:
 
     def discard(self) -> None:
         """Abort the upload, unless it was committed."""
-        if self._is_open and self._thread is not None:
+        if self._is_open:
+            self.abort()
+        self._is_open = False
+
+    def abort(self) -> None:
+        """Abort an upload that is not complete."""
+        if self._thread is not None:
             self._hand_over(_AbandonedError(), raises=False)
             self._thread.join()
-        self._is_open = False
 
     def _send(self) -> None:
         try:

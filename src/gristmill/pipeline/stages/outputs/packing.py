@@ -8,7 +8,6 @@ utilisation depends neither on the size of tasks nor on that of units.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -93,13 +92,9 @@ class PackingSink:
                 if packed.leftover.num_rows:
                     leftovers.add(split, packed.make_leftover_documents())
                 self._add_to_account(packed, account)
-            with ThreadPoolExecutor(1) as pool:  # on a store each waits for its requests
-                leftover_files = pool.submit(leftovers.commit)
-                files = rows.commit()
+            leftover_files, files = leftovers.commit(), rows.commit()
             held_files = [file for file in files if file.split == TRAIN] if self._holds_train else []
-            return SinkResult(
-                [file for file in files if file not in held_files], leftover_files.result(), [account], held_files
-            )
+            return SinkResult([file for file in files if file not in held_files], leftover_files, [account], held_files)
 
     def _pack_documents(self, documents: list[pa.RecordBatch]) -> PackedDocuments:
         return pack_documents(self._pack, self._pad_id, documents, keeps_unfinished=self._packs_leftovers)

@@ -28,7 +28,7 @@ from gristmill.pipeline.stages.outputs.sinks import (
     open_shard_sink,
     open_stream_sink,
 )
-from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.pipeline.stages.stored import StoredInput, read_streams
 from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder, write_shard
 
@@ -229,8 +229,9 @@ class PackedRows:
 
     def join(self, files: Sequence[SplitFile], stem: OutputStem) -> SinkResult:
         with self._open_packing_sink(stem) as sink:
-            for file in files:
-                for batch in StoredInput(file.data.path, file.rows).batches(stem.root):
+            streams = [StoredInput(file.data.path, file.rows) for file in files]
+            for file, batches in zip(files, read_streams(streams, stem.root), strict=True):
+                for batch in batches:
                     sink.add(batch, file.split)  # leftovers have no column that names the split
             return sink.commit()
 

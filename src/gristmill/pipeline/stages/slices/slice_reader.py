@@ -17,7 +17,7 @@ from gristmill.pipeline.stages.slices.slice_task import BYTES_PER_ROW
 from gristmill.pipeline.stages.stored import WrittenRecords
 from gristmill.steps.read import CELL_BYTES, CellBatch, TextsReader, open_reader, read_small_files
 from gristmill.steps.records.record_functions import quarantine_row
-from gristmill.storage.files import check_unchanged
+from gristmill.storage.files import VersionCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,8 +100,15 @@ class SliceReader:
 
     def _read_span(self, span: Span) -> Iterator[CellBatch]:
         self._enter_file(span)
-        if span.piece is None or span.piece.path == span.file.path:  # pieces in the work folder are our own files
-            check_unchanged(span.file.path, span.file.num_bytes, span.file.version)
+        if span.piece is not None and span.piece.path != span.file.path:  # a file of our own, in the work folder
+            yield from self._read_span_cells(span)
+            return
+        with _check_version(span) as check:
+            for cell in self._read_span_cells(span):
+                check.wait()
+                yield cell
+
+    def _read_span_cells(self, span: Span) -> Iterator[CellBatch]:
         reader = open_reader(self._source.read, span.file, self._schema, piece=span.piece)
         num_cells = span.num_bytes / CELL_BYTES if span.stop is None else span.stop - span.first
         read = reader.read_texts if self._keeps_strings and isinstance(reader, TextsReader) else reader.read_cells
@@ -124,8 +131,8 @@ class SliceReader:
         for span in cluster:
             self._context.at(self.cell_number)  # each file has the whole timeout, not a thousand of them together
             self._enter_file(span)
-            check_unchanged(span.file.path, span.file.num_bytes, span.file.version)
-            yield span.file
+            with _check_version(span):
+                yield span.file
             self._advance(span.num_bytes)
 
     def _enter_file(self, span: Span) -> None:
@@ -170,3 +177,7 @@ class SliceReader:
             is_kept = np.ones(cell.batch.num_rows, dtype=bool)
             is_kept[list(reasons)] = False
             cell.batch = cell.batch.filter(pa.array(is_kept))
+
+
+def _check_version(span: Span) -> VersionCheck:
+    return VersionCheck(span.file.path, span.file.num_bytes, span.file.version)
