@@ -1,184 +1,72 @@
-"""The scheduler at the size of a cluster, and Ray beside processes.
+"""Beyond one machine: the scheduler at the size of a cluster, Ray beside processes, a store beside the disk.
 
     python -m benchmarks.cluster simulate --workers 10000 --tasks 1000000
     python -m benchmarks.cluster memory
-    python -m benchmarks.cluster ray --tokenizer FOLDER
-    python -m benchmarks.cluster store --tokenizer FOLDER
+    python -m benchmarks.cluster ray
+    python -m benchmarks.cluster store
 
 `simulate` has no data and no Ray: workers are objects that answer at once, so what remains is the scheduler's own
 processor time and memory. `memory` runs a stage of up to a million units with such workers. `ray` tokenizes and packs
 the same texts with two workers of each kind. `store` does it from the disk to the disk, from a store on
 this machine to the store, and with 50 ms more for each request, each in a process of its own.
+
+`--record` keeps the figures in `benchmarks/results/cluster.json`, for `docs/performance.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from dataclasses import replace
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.harness.contest import Setting
-from benchmarks.inputs import corpora
-from gristmill.engine.backend import Died, Ready, Results
-from gristmill.engine.observing.observer import Observer
-from gristmill.engine.pool.worker_pool import WorkerPool
-from gristmill.engine.scheduler import Policy, Scheduler
-from gristmill.engine.tasks import Task
-from gristmill.engine.worker.chunk import ChunkResults
-from gristmill.engine.worker.job import Job
+from benchmarks.harness.results import PUBLISHED, describe_machine, find_commit, load_result, write_json
+from benchmarks.inputs import corpora, tokenizers
+from benchmarks.simulated_cluster import run_units, simulate
 
-_EVENTS_IN_A_TURN = 64
+RESULTS = PUBLISHED / "cluster.json"
+_ROUNDS = 3
 
 
-class SimulatedWorker:
-    """A worker that answers at once."""
+class Aim(NamedTuple):
+    """A figure of a command, and what it should be."""
 
-    pid = None
-    node = None
+    command: str
+    figure: str
+    what: str
+    bound: float
+    is_least: bool = False
+    """Whether the bound is the least that is wanted, not the most."""
 
-    def __init__(self, number: int, events: deque, result: object) -> None:
-        self.name = f"simulated {number}"
-        self._events = events
-        self._result = result
-
-    def assign(self, spec) -> None:
-        if spec is not None:
-            self._events.append(Ready(self))
-
-    def send(self, chunk) -> int:
-        results = ChunkResults()
-        results.values = [self._result] * len(chunk.items)
-        self._events.append(Results(self, chunk.number, results, last=True, num_bytes=100))
-        return 100
-
-    def current(self) -> None:
-        return None
-
-    def num_bytes_received(self) -> int:
-        return 0
-
-    def stop(self) -> None:
-        self._events.append(Died(self, "stopped"))
-
-    kill = stop
+    def is_met(self, value: float) -> bool:
+        return value >= self.bound if self.is_least else value <= self.bound
 
 
-class SimulatedBackend:
-    """Returns a few events a turn, as a cluster does whose workers end one after another."""
-
-    can_kill = True
-    is_local = False
-    max_chunks = 2
-
-    def __init__(self, result: object = None) -> None:
-        self._events: deque = deque()
-        self._num_workers = 0
-        self._result = result
-
-    def find_other_node(self, node) -> None:
-        return None
-
-    def start(self, place, *, node=None) -> SimulatedWorker:
-        self._num_workers += 1
-        return SimulatedWorker(self._num_workers, self._events, self._result)
-
-    def wait(self, timeout) -> list:
-        return [self._events.popleft() for _ in range(min(_EVENTS_IN_A_TURN, len(self._events)))]
-
-    def close(self, *, at_once: bool) -> None:
-        self._events.clear()
-
-
-def simulate(num_workers: int, num_tasks: int) -> dict[str, float]:
-    """Run tasks that do nothing; return milliseconds of processor time a task, seconds to start, and memory."""
-    tasks = (Task(f"unit-{number:08d}", (number, number + 1)) for number in range(num_tasks))
-    scheduler = Scheduler(
-        WorkerPool("simulated", SimulatedBackend),
-        Job(print, takes_context=True),
-        tasks,
-        Policy(workers=num_workers, chunk_size=1, timeout=600.0, retries=2),
-        Observer("simulation", num_tasks, None, None),
-        total=num_tasks,
-    )
-    before = time.process_time()
-    outcomes = scheduler.outcomes()
-    next(outcomes)
-    started = time.process_time()
-    num_done = 1 + sum(1 for _ in outcomes)
-    seconds = time.process_time() - before
-    assert num_done == num_tasks, (num_done, num_tasks)
-    return {
-        "workers": num_workers,
-        "tasks": num_tasks,
-        "milliseconds_a_task": 1000 * seconds / num_tasks,
-        "seconds_to_first_result": started - before,
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
-
-
-def run_units(num_units: int, num_workers: int) -> float:
-    """Run a stage of units with simulated workers, as a run of 64 MiB for each unit does; return the peak in MiB.
-
-    Units, tasks, receipts on a disk and the results of the stage are real; no file is read or written.
-    """
-    import gristmill as gm
-    from gristmill import Recipe, steps
-    from gristmill.core.records import SourceFile
-    from gristmill.pipeline.planning.units import UNIT_BYTES
-    from gristmill.pipeline.stages.input_units import InputUnits
-    from gristmill.pipeline.stages.options import RunOptions
-    from gristmill.pipeline.stages.outputs.unit_output import choose_final_output
-    from gristmill.pipeline.stages.receipt_log.receipts import Receipts
-    from gristmill.pipeline.stages.runner import StageResults, StageRunner
-    from gristmill.pipeline.stages.slices.slice_task import SliceResult
-    from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
-    from gristmill.pipeline.stages.unit_tasks import list_units
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "in.jsonl").write_text('{"text": "one"}\n')
-        recipe = Recipe(
-            sources={"web": steps.Read(read=str(texts))},
-            steps=[steps.Length(min_chars=1), steps.Write(format="jsonl")],
-            output=str(folder / "out"),
-        )
-        plan = gm.plan(recipe)
-        files = tuple(
-            SourceFile(f"/{number}.jsonl", f"{number}.jsonl", min(1000, num_units - number) * UNIT_BYTES, "1", number)
-            for number in range(0, num_units, 1000)
-        )
-        source = replace(plan.sources[0], files=files)
-        plan = replace(plan, sources=(source,))
-        output = choose_final_output(plan, source.output_schema)
-        stage = SourceStage(source.read, source.schema, source.stages[0].steps, output, "read", None)
-        context = StageContext(
-            root=plan.output,
-            work=plan.output,
-            run_id="00000001",
-            seed=0,
-            max_quarantine=0.01,
-            sources={"web": stage},
-            keep_dropped=None,
-            watch=None,
-        )
-        pool = WorkerPool("processes", partial(SimulatedBackend, SliceResult(split_files=[], books=[])))
-        receipts, finished = Receipts(folder / "receipts.jsonl"), Receipts(folder / "finished.jsonl")
-        options = RunOptions(backend="processes", workers=num_workers, progress=False)
-        runner = StageRunner(plan, options, receipts, finished, plan.output, pool=pool)
-        units = list_units(InputUnits(plan, runner, context, "").prepare_units(source))
-        assert len(units) == num_units, (len(units), num_units)
-        runner.run(context, units, "simulation")
-        assert sum(1 for _ in StageResults(runner, units)) == num_units
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+AIMS = (
+    Aim("simulate", "milliseconds_a_task", "scheduler, 10,000 workers, 1,000,000 tasks: ms of CPU a task", 0.5),
+    Aim("simulate", "seconds_to_first_result", "the same: seconds of CPU to the first result", 1.0),
+    Aim("memory", "more_mib_100000", "driver with 100,000 tasks: MiB more than with 1,000", 30),
+    Aim("memory", "more_mib_1000000", "driver with 1,000,000 tasks: MiB more than with 1,000", 300),
+    Aim("ray", "ratio", "tokenize and pack, 2 workers: Ray's speed beside processes", 0.93, is_least=True),
+    Aim("store", "cpu_ratio", "tokenize and pack, S3 to S3: CPU of driver and workers beside a local run", 1.15),
+    Aim(
+        "store",
+        "speed_of_store",
+        "the same: speed beside a local run, the store on the same 2 cores",
+        0.6,
+        is_least=True,
+    ),
+    Aim("store", "speed_with_delay", "the same: speed with 50 ms more a request, beside without", 0.9, is_least=True),
+)
 
 
 def measure_memory(num_workers: int) -> dict[str, float]:
@@ -186,8 +74,11 @@ def measure_memory(num_workers: int) -> dict[str, float]:
     peaks = {}
     for num_units in (1000, 100_000, 1_000_000):
         words = ["units", str(num_units), str(num_workers)]
-        peaks[f"peak_mib_{num_units}"] = float(_run_here(words))
-    return peaks
+        peaks[num_units] = float(_run_here(words))
+    return {
+        **{f"peak_mib_{num_units}": peak for num_units, peak in peaks.items()},
+        **{f"more_mib_{num_units}": peak - peaks[1000] for num_units, peak in peaks.items() if num_units > 1000},
+    }
 
 
 def _run_here(words: list[str], environment: dict[str, str] | None = None) -> str:
@@ -197,29 +88,23 @@ def _run_here(words: list[str], environment: dict[str, str] | None = None) -> st
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables).stdout
 
 
-def compare_with_processes(num_megabytes: int, tokenizer: str, corpus: Path | None) -> dict[str, float]:
+def compare_with_processes(num_megabytes: int, setting: Setting) -> dict[str, float]:
     """Tokenize and pack the same texts with two workers of each kind; return seconds of work after the start."""
     import gristmill as gm
-    from gristmill import Recipe, steps
 
-    seconds = {}
+    seconds = {"processes": math.inf, "ray": math.inf}
+    texts, tokenizer = corpora.plain(setting, num_megabytes), tokenizers.byte_level(setting)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        texts = corpora.plain(Setting(folder, corpus=corpus), num_megabytes)
-        for backend in ("processes", "ray", "processes", "ray"):
-            output = folder / f"{backend}-{len(seconds)}-{time.monotonic_ns()}"
-            recipe = Recipe(
-                sources={"web": steps.Read(read=str(texts))},
-                steps=[steps.Tokenize(tokenizer=tokenizer), steps.Pack(row_length=2048)],
-                output=str(output),
-            )
-            result = gm.run(recipe, backend=backend, workers=2, progress=False)
-            _tell(f"{backend}: {result.work_seconds:.2f} s of work")
-            seconds[backend] = min(result.work_seconds, seconds.get(backend, float("inf")))
+        for number in range(_ROUNDS):
+            for backend, least in seconds.items():
+                recipe = make_recipe(str(texts), f"{name}/{backend}-{number}", str(tokenizer))
+                result = gm.run(recipe, backend=backend, workers=2, progress=False)
+                _tell(f"{backend}: {result.work_seconds:.2f} s of work")
+                seconds[backend] = min(result.work_seconds, least)
     return {**seconds, "ratio": seconds["processes"] / seconds["ray"]}
 
 
-def compare_with_store(num_megabytes: int, tokenizer: str, corpus: Path | None) -> dict[str, float]:
+def compare_with_store(num_megabytes: int, setting: Setting) -> dict[str, float]:
     """Tokenize and pack the same texts on the disk, on a store here, and with 50 ms more for each request.
 
     The least of three runs each: processor time of driver and workers, and seconds of work without the start.
@@ -227,20 +112,20 @@ def compare_with_store(num_megabytes: int, tokenizer: str, corpus: Path | None) 
     from benchmarks.local_store import delay_requests, make_environment, start_store
 
     least: dict[str, float] = {}
+    texts, tokenizer = corpora.plain(setting, num_megabytes), tokenizers.byte_level(setting)
     with tempfile.TemporaryDirectory() as name, start_store() as port, delay_requests(port, 0.05) as slow_port:
-        _tell(f"nine runs of {num_megabytes} MB; first the texts are written and uploaded")
-        texts = corpora.plain(Setting(Path(name), corpus=corpus), num_megabytes).rename(f"{name}/in.jsonl")
+        _tell(f"{3 * _ROUNDS} runs of {num_megabytes} MB; first the texts are uploaded")
         _run_here(["upload", str(texts), "s3://bench/in.jsonl"], make_environment(port))
         sides = {
-            "local": (name, {}),
-            "store": ("s3://bench", make_environment(port)),
-            "slow_store": ("s3://bench", make_environment(slow_port)),
+            "local": (str(texts), name, {}),
+            "store": ("s3://bench/in.jsonl", "s3://bench", make_environment(port)),
+            "slow_store": ("s3://bench/in.jsonl", "s3://bench", make_environment(slow_port)),
         }
-        for number in range(3):
-            for side, (folder, environment) in sides.items():
-                words = ["pack", f"{folder}/in.jsonl", f"{folder}/{side}-{number}", tokenizer]
+        for number in range(_ROUNDS):
+            for side, (source, folder, environment) in sides.items():
+                words = ["pack", source, f"{folder}/{side}-{number}", str(tokenizer)]
                 used = json.loads(_run_here(words, environment))
-                _tell(f"{side}, run {number + 1} of 3: {used['work']:.2f} s of work, {used['cpu']:.2f} s of CPU")
+                _tell(f"{side}, run {number + 1}: {used['work']:.2f} s of work, {used['cpu']:.2f} s of CPU")
                 for kind, seconds in used.items():
                     least[f"{side}_{kind}"] = min(seconds, least.get(f"{side}_{kind}", float("inf")))
         words = ["copy", "in.jsonl", str(sum(path.stat().st_size for path in Path(name, "local-0").rglob("*.arrow")))]
@@ -255,17 +140,21 @@ def compare_with_store(num_megabytes: int, tokenizer: str, corpus: Path | None) 
     }
 
 
-def pack(source: str, output: str, tokenizer: str) -> dict[str, float]:
-    """Tokenize and pack one file with two workers; return processor time of all, and seconds of work."""
-    import gristmill as gm
+def make_recipe(source: str, output: str, tokenizer: str):
     from gristmill import Recipe, steps
 
-    recipe = Recipe(
+    return Recipe(
         sources={"web": steps.Read(read=source)},
         steps=[steps.Tokenize(tokenizer=tokenizer), steps.Pack(row_length=2048)],
         output=output,
     )
-    result = gm.run(recipe, workers=2, backend="processes", progress=False)
+
+
+def pack(source: str, output: str, tokenizer: str) -> dict[str, float]:
+    """Tokenize and pack one file with two workers; return processor time of all, and seconds of work."""
+    import gristmill as gm
+
+    result = gm.run(make_recipe(source, output, tokenizer), workers=2, backend="processes", progress=False)
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {"cpu": sum(use.ru_utime + use.ru_stime for use in uses), "work": result.work_seconds}
 
@@ -275,7 +164,8 @@ def copy(name: str, num_bytes: str) -> float:
     import obstore
     from obstore.store import S3Store
 
-    store = S3Store("bench", client_options={"allow_http": True})
+    headers = {"content-type": "binary/octet-stream"}  # else the store compresses what it is sent
+    store = S3Store("bench", client_options={"allow_http": True, "default_headers": headers})
     written, part, started = os.urandom(int(num_bytes)), 8 << 20, time.perf_counter()
     size = obstore.head(store, name)["size"]
     starts = list(range(0, size, part))
@@ -296,50 +186,68 @@ def _tell(progress: str) -> None:
     print(progress, file=sys.stderr, flush=True)
 
 
+def record(command: str, figures: dict[str, float], words: list[str]) -> None:
+    """Keep the figures of one command, with when, where and how they were measured."""
+    about = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": find_commit(),
+        "machine": describe_machine(),
+        "command": f"python -m benchmarks.cluster {' '.join(words)}",
+        "load": round(os.getloadavg()[0], 2),
+    }
+    write_json(RESULTS, {**(load_result(RESULTS) or {}), command: {**about, "figures": figures}})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     simulation = commands.add_parser("simulate")
     simulation.add_argument("--workers", type=int, default=10_000)
     simulation.add_argument("--tasks", type=int, default=1_000_000)
+    simulation.set_defaults(measure=lambda given: simulate(given.workers, given.tasks))
+    memory = commands.add_parser("memory")
+    memory.add_argument("--workers", type=int, default=1000)
+    memory.set_defaults(measure=lambda given: measure_memory(given.workers))
     comparison = commands.add_parser("ray")
     comparison.add_argument("--megabytes", type=int, default=512, help="enough that starting does not count")
+    comparison.set_defaults(measure=lambda given: compare_with_processes(given.megabytes, _choose_setting(given)))
     store = commands.add_parser("store")
-    store.add_argument("--megabytes", type=int, default=256, help="at least two units of 64 MiB for each worker")
+    store.add_argument("--megabytes", type=int, default=1024, help="several units of 64 MiB for each worker")
+    store.set_defaults(measure=lambda given: compare_with_store(given.megabytes, _choose_setting(given)))
     for compared in (comparison, store):
-        compared.add_argument("--tokenizer", required=True, help="a folder with a tokenizer.json")
-        compared.add_argument("--corpus", type=Path, help="JSON lines whose sentences are used, not those of Python's docs")
+        compared.add_argument("--tokenizer", type=Path, help="a folder with a tokenizer.json; else one is trained")
+        compared.add_argument("--corpus", type=Path, help="JSON lines whose sentences are used, not those of Python's")
+        compared.add_argument("--folder", type=Path, default=Path("bench-data"))
+    for measured in (simulation, memory, comparison, store):
+        measured.add_argument("--record", action="store_true", help=f"keep the figures in {RESULTS.name}")
     single = commands.add_parser("pack", help="one run, as `store` starts it")
     for name in ("source", "output", "tokenizer"):
         single.add_argument(name)
+    single.set_defaults(part=lambda given: json.dumps(pack(given.source, given.output, given.tokenizer)))
     sent = commands.add_parser("upload", help="one file to a store, as `store` starts it")
     sent.add_argument("source")
     sent.add_argument("url")
+    sent.set_defaults(part=lambda given: upload(given.source, given.url))
     copied = commands.add_parser("copy", help="an object read and as many bytes written, as `store` starts it")
     copied.add_argument("name")
     copied.add_argument("num_bytes")
-    memory = commands.add_parser("memory")
-    memory.add_argument("--workers", type=int, default=1000)
+    copied.set_defaults(part=lambda given: copy(given.name, given.num_bytes))
     stage = commands.add_parser("units", help="one stage, as `memory` starts it")
     stage.add_argument("units", type=int)
     stage.add_argument("workers", type=int)
+    stage.set_defaults(part=lambda given: run_units(given.units, given.workers))
     arguments = parser.parse_args()
-    if arguments.command == "pack":
-        print(json.dumps(pack(arguments.source, arguments.output, arguments.tokenizer)))
-    elif arguments.command == "upload":
-        upload(arguments.source, arguments.url)
-    elif arguments.command == "copy":
-        print(copy(arguments.name, arguments.num_bytes))
-    elif arguments.command == "store":
-        print(json.dumps(compare_with_store(arguments.megabytes, arguments.tokenizer, arguments.corpus), indent=2))
-    elif arguments.command == "units":
-        print(run_units(arguments.units, arguments.workers))
-    elif arguments.command == "memory":
-        print(json.dumps(measure_memory(arguments.workers), indent=2))
-    elif arguments.command == "simulate":
-        print(json.dumps(simulate(arguments.workers, arguments.tasks), indent=2))
-    else:
-        print(json.dumps(compare_with_processes(arguments.megabytes, arguments.tokenizer, arguments.corpus), indent=2))
+    if "part" in arguments:
+        print(arguments.part(arguments))
+        return
+    figures = arguments.measure(arguments)
+    print(json.dumps(figures, indent=2))
+    if arguments.record:
+        record(arguments.command, figures, [word for word in sys.argv[1:] if word != "--record"])
+
+
+def _choose_setting(arguments: argparse.Namespace) -> Setting:
+    return Setting(arguments.folder.resolve(), corpus=arguments.corpus, tokenizer=arguments.tokenizer)
 
 
 if __name__ == "__main__":

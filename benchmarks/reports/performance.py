@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from benchmarks.cluster import AIMS, RESULTS
 from benchmarks.harness.environments import ROOT
 from benchmarks.harness.results import PUBLISHED, load_result
 from benchmarks.reports.readme import format_load
@@ -113,7 +114,28 @@ def make_instructions() -> str:
     return _or_missing(lines, "make bench-instructions RECORD=1")
 
 
-TABLES = {"figures": make_figures, "stages": make_stages, "scaling": make_scaling, "instructions": make_instructions}
+def make_cluster() -> str:
+    """Make the table of what runs beyond one machine cost, with the command of each part."""
+    results = load_result(RESULTS) or {}
+    lines = ["| work | value | target | | measured |", "|---|---|---|---|---|"]
+    for aim in AIMS:
+        if aim.command in results:
+            result = results[aim.command]
+            value = result["figures"][aim.figure]
+            target = f"at {'least' if aim.is_least else 'most'} {aim.bound:g}"
+            outcome = "met" if aim.is_met(value) else "**missed**"
+            measured = f"{result['date']}, load {result['load']}: `{result['command']}`"
+            lines.append(f"| {aim.what} | {value:.3g} | {target} | {outcome} | {measured} |")
+    return _or_missing(lines, "python -m benchmarks.cluster store --record")
+
+
+TABLES = {
+    "figures": make_figures,
+    "stages": make_stages,
+    "scaling": make_scaling,
+    "cluster": make_cluster,
+    "instructions": make_instructions,
+}
 
 
 def _contests(group: str) -> list[dict]:

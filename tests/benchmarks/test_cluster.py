@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from benchmarks.cluster import run_units, simulate
+from benchmarks.simulated_cluster import run_units, simulate
 
 
 def measure(function, *numbers):

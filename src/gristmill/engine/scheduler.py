@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ClusterError
 from gristmill.engine import backend as backends
+from gristmill.engine.attribution import find_suspect, may_have_run
 from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.failures import FailureHandler
 from gristmill.engine.item_queue import ChunkSizer, ItemQueue
@@ -352,16 +353,14 @@ class Scheduler:
             if not worker.is_isolated:  # an isolated run keeps its item, and starts another worker
                 self._queue.put_back(items, alone=False)
             return
-        suspect = self._find_suspect(worker, event, items)
+        suspect = find_suspect(worker, event, items)
         out_of_memory = self._pool_sizer.was_killed_by_kernel(event)
         if out_of_memory and not worker.is_isolated:
             self._pool_sizer.shrink_for(suspect)
-        # Alone: if another item of the chunk kills its worker too, the next death points to it directly. Not what only
-        # waited behind it, or had run before it.
         for chunk in reversed(worker.unfinished_chunks()):
-            was_running = not (chunk.was_sent_ahead or chunk.is_finishing) or suspect < 0 or suspect in chunk.indexes
             others = [entry for entry in chunk.unfinished_items() if entry[0] != suspect]
-            self._queue.put_back(others, alone=was_running)
+            # Alone: if another item of the chunk kills its worker too, the next death points to it directly.
+            self._queue.put_back(others, alone=may_have_run(chunk, suspect))
         for index, item in items:
             if index == suspect and worker.killed_at_bytes is not None:
                 self._failures.handle_growth(index, item, event, worker.killed_at_bytes)
@@ -369,18 +368,6 @@ class Scheduler:
                 self._failures.handle_timeout(index, item, event.position)
             elif index == suspect:
                 self._failures.handle_death(worker, index, item, event, out_of_memory=out_of_memory)
-
-    @staticmethod
-    def _find_suspect(worker: PooledWorker, event: Died, items: list[tuple[int, Any]]) -> int:
-        """Return the number of the item that the death of the worker is attributed to; -1 if it had none."""
-        if worker.timed_out_item is not None:
-            return worker.timed_out_item  # it may have ended just before the kill; the next item is not the cause
-        if not items or any(index == event.item for index, _ in items):
-            return event.item
-        # The worker died before it recorded an item, perhaps while it received the chunk. Items run in order, so the
-        # first without an outcome is the suspect. One that was sent ahead had most likely not begun: it is put back to
-        # run by itself, is not sent ahead again, and a second such death is then attributed to it.
-        return -1 if worker.unfinished_chunks()[0].was_sent_ahead else items[0][0]
 
     def _report_death(self, worker: PooledWorker, event: Died) -> None:
         name, cause = event.worker.name, event.cause

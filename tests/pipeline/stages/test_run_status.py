@@ -14,6 +14,8 @@ from gristmill.pipeline.monitoring.run_status import describe_slowest, read_stat
 from gristmill.pipeline.stages.options import RunOptions
 from gristmill.pipeline.stages.run_status import ProgressWatch
 from gristmill.shards.dataset import open_dataset
+from gristmill.storage.locations import StorePath
+from gristmill.storage.stores.fsspec_store import FsspecStore
 
 
 @pytest.fixture
@@ -113,6 +115,37 @@ def test_a_stall_is_told_once_and_again_after_progress(tmp_path, caplog):
         assert count_warnings() == 1
         wait_until(lambda: count_warnings() == 2, "the second warning", 10)
     assert describe_slowest(read_status(tmp_path)) == "no task is running"
+
+
+def test_a_slow_store_does_not_hold_up_the_scheduler(monkeypatch, quick_looks, caplog):
+    """The status is written beside the run, one at a time, and none after the end of the job."""
+    release, started, written = threading.Event(), threading.Semaphore(0), []
+
+    def put(store, key, data, **options):
+        started.release()
+        assert release.wait(60)
+        if not written:
+            written.append(key)
+            raise OSError("the store is busy")
+        written.append(key)
+
+    monkeypatch.setattr(FsspecStore, "put", put)
+    watch = ProgressWatch(StorePath("memory://slow/out"), "00000001", "serial", stall_timeout=900, stops=False)
+    with caplog.at_level(logging.WARNING, "gristmill"):
+        watch.look(_Observer(), _Workers())
+        assert started.acquire(timeout=60)
+        for _ in range(3):
+            watch._written = 0.0
+            watch.look(_Observer(), _Workers())
+        assert not started.acquire(blocking=False)
+        release.set()
+        watch.end_job(_Observer())
+        assert written == ["/slow/out/.gristmill/status.json"]
+        assert "status of the run could not be written: the store is busy" in caplog.text
+    watch._written = 0.0
+    watch.look(_Observer(), _Workers())
+    watch.end_job(_Observer())
+    assert len(written) == 2
 
 
 def test_folders_without_a_status(tmp_path):

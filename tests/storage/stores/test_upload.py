@@ -63,11 +63,14 @@ def test_a_collected_upload_is_there_when_it_is_complete(s3, size):
 
 
 def test_what_was_collected_before_an_error_leaves_nothing(s3):
-    with pytest.raises(KeyError), collect_uploads():
+    def fail_after_commit():
         with PendingFile(StorePath(f"{s3.url}/large"), "00000001") as file:
             file.write(bytes(2 * PIECE_BYTES + 5))
             file.commit(sync=False)
         raise KeyError("another file of the task failed")
+
+    with pytest.raises(KeyError), collect_uploads():
+        fail_after_commit()
     assert s3.list_keys() == []
     assert s3.unfinished_uploads() == []
 

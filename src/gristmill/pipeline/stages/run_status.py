@@ -7,6 +7,8 @@ before the first look never import.
 from __future__ import annotations
 
 import logging
+import threading
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN = 5.0
 """How often the status is written."""
+_END_SECONDS = 10.0
+"""How long the end of a job waits for a status that is being written."""
 _VIEW_SECONDS = 1.0
 """How often it is measured for a person or for the log of events."""
 
@@ -62,13 +66,14 @@ class ProgressWatch:
         self._maker: StatusMaker | None = None
         self._written = 0.0
         self._has_told = False
+        self._writing: threading.Thread | None = None
 
     def look(self, observer: Observer, workers: JobWorkers) -> None:
         """Measure the job, and pass on what it is doing. Raises `StalledError` if it does nothing, if asked for."""
         status = self._find_maker().make(observer, workers)
         if monotonic() - self._written >= min(_SECONDS_BETWEEN, self._stall_timeout):
             self._written = monotonic()
-            self._write(status)
+            self._write_beside(msgspec.json.encode(status))
         if self._events is not None:
             self._events.write("progress", status=msgspec.to_builtins(status))
         self._show(status)
@@ -79,7 +84,9 @@ class ProgressWatch:
             self._tell_stall(status)
 
     def end_job(self, observer: Observer) -> None:
-        """Show the last numbers of a job."""
+        """Show the last numbers of a job. No status is written after it: the work folder may be removed."""
+        if self._writing is not None:
+            self._writing.join(_END_SECONDS)
         if self.view is not None:
             self._show(self._find_maker().make_last(observer))
 
@@ -103,9 +110,23 @@ class ProgressWatch:
             except (OSError, ValueError):  # the terminal is gone; the run continues
                 self.view = None
 
-    def _write(self, status: RunStatus) -> None:
+    def _write_beside(self, status: bytes) -> None:
+        """Write the status; to a store in a thread, because workers would wait for the scheduler meanwhile."""
+        if isinstance(self._output, Path):
+            self._write(status)
+        elif self._writing is None or not self._writing.is_alive():  # else the store is slow: a later look writes
+            self._writing = threading.Thread(target=self._try_to_write, args=(status,), daemon=True)
+            self._writing.start()
+
+    def _try_to_write(self, status: bytes) -> None:
+        try:
+            self._write(status)
+        except Exception as error:  # a store that does not answer ends the run where data is written
+            _log.warning("the status of the run could not be written: %s", error)
+
+    def _write(self, status: bytes) -> None:
         with PendingFile(self._output / STATUS, self._run_id) as file:
-            file.write(msgspec.json.encode(status))
+            file.write(status)
             file.commit(sync=False)
 
     def _tell_stall(self, status: RunStatus) -> None:

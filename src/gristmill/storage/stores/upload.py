@@ -1,6 +1,7 @@
 """An object that is being written: small ones by one request, others in parts while the data comes.
 
-Memory: two parts that wait, eight that are sent, and one that is filled, 8 MiB each.
+Memory: four parts that wait, eight that are sent, and one that is filled, 8 MiB each. The rows of most units fit into
+those that wait, so that their worker does not.
 
 The etag of an object on S3 ends with the number of its parts, each of which was compared with its checksum. Where the
 answer has no such number, the size of the object is looked at.
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from gristmill.storage.stores.base import Store
 
-_WAITING_PIECES = 2
+_WAITING_PIECES = 4
 
 
 class _AbandonedError(Exception):
