@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ClusterError
 from gristmill.engine import backend as backends
-from gristmill.engine.attribution import find_suspect, may_have_run
 from gristmill.engine.failure_report import FinalFailure
-from gristmill.engine.failures import FailureHandler
+from gristmill.engine.failures import FailureHandler, find_suspect, may_have_run
 from gristmill.engine.item_queue import ChunkSizer, ItemQueue
 from gristmill.engine.pool.job_workers import JobWorkers
 from gristmill.engine.pool_sizer import PoolSizer

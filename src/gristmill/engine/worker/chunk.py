@@ -52,7 +52,7 @@ class Chunk:
 
 
 class Unfinished:
-    """What a function returns that has something left under way, such as an upload: `finish` waits for it.
+    """A result of a function that has left something under way, such as an upload: `finish` waits for it.
 
     The result counts when `finish` has returned, and an error of it is one of the item. A worker process may run the
     next chunk meanwhile.
