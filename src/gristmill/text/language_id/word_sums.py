@@ -27,7 +27,8 @@ _WORD_START, _WORD_END, _TOUCHED = 3, 4, 5
 _MIN_SUM, _MAX_SUM = -(2**31), 2**31 - 1
 
 _0, _1, _7, _8, _32, _56 = (np.uint64(number) for number in (0, 1, 7, 8, 32, 56))
-_6, _63 = np.uint64(6), np.uint64(63)
+_3, _6, _16, _63 = (np.uint64(number) for number in (3, 6, 16, 63))
+_ALL = np.uint64(2**64 - 1)
 _BYTES = np.uint64(0x0101010101010101)
 _ABOVE_SPACE = np.uint64(0x2121212121212121)
 _HIGH_BITS = np.uint64(0x8080808080808080)
@@ -69,16 +70,23 @@ def _load_8_bytes(data: NDArray[np.uint8], at: np.uint64) -> np.uint64:
 
 
 @kernel
+def _find_bytes_before_space(block: np.uint64) -> np.uint64:
+    """Return the bits of the bytes before the first one up to the space (0x20); all bits if there is none."""
+    # The lowest high bit that is set marks that byte; those above it may be wrong.
+    marks = (block - _ABOVE_SPACE) & ~block & _HIGH_BITS
+    return ((marks & (~marks + _1)) >> _7) - _1
+
+
+@kernel
 def _find_word_end(data: NDArray[np.uint8], position: np.uint64, end: np.uint64) -> np.uint64:
     """Return where the word ends that `position` is in."""
     while position + _8 <= end:
         block = _load_8_bytes(data, position)
-        # The lowest high bit that is set marks the first byte up to the space; those above it may be wrong.
-        marks = (block - _ABOVE_SPACE) & ~block & _HIGH_BITS
-        if marks == _0:
+        before = _find_bytes_before_space(block)
+        if before == _ALL:
             position += _8
             continue
-        position += ((((marks & (~marks + _1)) >> _7) - _1) & _BYTES) * _BYTES >> _56
+        position += _count_bits(before) >> _3
         if _is_separator(data[position]):
             return position
         position += _1  # another control character
@@ -275,6 +283,21 @@ def _cut_words(
     """
     count = 0
     while count < len(slots) and position < end:
+        if position + _16 <= end:
+            # A word of less than 16 bytes, without a jump that depends on its length.
+            first, second = _load_8_bytes(data, position), _load_8_bytes(data, position + _8)
+            in_first, in_second = _find_bytes_before_space(first), _find_bytes_before_space(second)
+            second &= in_second & (_0 if in_first != _ALL else _ALL)
+            size = (_count_bits(in_first) + (_0 if in_first != _ALL else _count_bits(in_second))) >> _3
+            if size < _16 and _is_separator(data[position + size]):
+                first &= in_first
+                mixed = first * _SPREAD_1 ^ second * _SPREAD_2
+                slots[count] = ((mixed ^ (mixed >> _32)) * _SPREAD_1 >> _32) & mask & ~_1
+                keys[count, 0], keys[count, 1], keys[count, 2] = first, second, _0
+                keys[count, _WORD_START], keys[count, _WORD_END] = position, position + size
+                count += size > _0
+                position += size + _1
+                continue
         if _is_separator(data[position]):
             position += _1
             continue

@@ -59,11 +59,29 @@ def _find_slot(hashed: np.uint64, mask: np.uint64) -> Any:
 
 
 @kernel
+def _load_8_bytes(data: NDArray[np.uint8], position: int) -> Any:
+    """Return eight bytes as one number; the compiler makes one load of it."""
+    at = np.uint64(position)
+    return (
+        np.uint64(data[at])
+        | (np.uint64(data[at + _1]) << np.uint64(8))
+        | (np.uint64(data[at + np.uint64(2)]) << np.uint64(16))
+        | (np.uint64(data[at + np.uint64(3)]) << np.uint64(24))
+        | (np.uint64(data[at + np.uint64(4)]) << np.uint64(32))
+        | (np.uint64(data[at + np.uint64(5)]) << np.uint64(40))
+        | (np.uint64(data[at + np.uint64(6)]) << np.uint64(48))
+        | (np.uint64(data[at + np.uint64(7)]) << np.uint64(56))
+    )
+
+
+@kernel
 def _has_same_bytes(data: NDArray[np.uint8], first: int, second: int, size: int) -> bool:
-    for offset in range(size):  # noqa: SIM110  (a generator would not compile)
-        if data[first + offset] != data[second + offset]:
+    """Compare two words of more than eight bytes, eight at a time; the last eight may overlap those before them."""
+    last = size - _SURE_BYTES
+    for offset in range(0, last, _SURE_BYTES):
+        if _load_8_bytes(data, first + offset) != _load_8_bytes(data, second + offset):
             return False
-    return True
+    return bool(_load_8_bytes(data, first + last) == _load_8_bytes(data, second + last))
 
 
 @kernel
@@ -74,12 +92,12 @@ def _number_words(
     hashes: NDArray[np.uint64],
     table: NDArray[np.int32],
     numbers: NDArray[np.int32],
-    firsts: NDArray[np.int32],
     times: NDArray[np.int32],
 ) -> int:
     """Number the distinct words of a document as they come, count each of them, and return how many there are.
 
-    Words of the same hash and of the same size, up to eight bytes, have the same bytes (`scan`).
+    `table` has 1 + the place where a word was first. Words of the same hash and of the same size, up to eight bytes,
+    have the same bytes (`scan`).
     """
     size = _choose_table_size(len(words))
     table[:size] = 0
@@ -90,20 +108,20 @@ def _number_words(
         num_bytes = words[word, _END] - words[word, _START]
         slot = _find_slot(hashed, mask)
         while table[slot] != 0:
-            other = np.uint64(firsts[np.uint64(table[slot] - 1)])
+            other = np.uint64(table[slot] - 1)
             if hashes[other] == hashed and words[other, _END] - words[other, _START] == num_bytes:
                 if num_bytes <= _SURE_BYTES:
                     break
                 if _has_same_bytes(data, start + words[word, _START], start + words[other, _START], num_bytes):
                     break
             slot = (slot + _1) & mask
-        number = np.uint64(table[slot] - 1)
         if table[slot] == 0:
             number = np.uint64(count)
-            firsts[number] = word
             times[number] = 0
             count += 1
-            table[slot] = count
+            table[slot] = word + 1
+        else:
+            number = np.uint64(numbers[np.uint64(table[slot] - 1)])
         numbers[word] = number
         times[number] += 1
     return count
@@ -332,7 +350,7 @@ def count_repeated_words(
     The noted words are overwritten.
     """
     begin = 0
-    starts, times, numbers = room[1], room[2], room[5]
+    times, numbers = room[2], room[5]
     ends, covered = sums[0], sums[1]
     for document in range(first, stop):
         own, own_hashes = words[begin : word_stops[document]], hashes[begin : word_stops[document]]
@@ -342,7 +360,7 @@ def count_repeated_words(
         row = counts[document]
         row[:] = 0
         row[0] = len(own)
-        row[2] = _number_words(data, offsets[document], own, own_hashes, table, numbers, starts, times)
+        row[2] = _number_words(data, offsets[document], own, own_hashes, table, numbers, times)
         # In registers: through the arrays each word would wait for the one before it.
         run = longest_run = characters = 0
         last = -1
@@ -358,5 +376,5 @@ def count_repeated_words(
         row[3] = longest_run
         if longest > 1:
             if _make_pieces(own, own_hashes):
-                _number_words(data, offsets[document], own, own_hashes, table, numbers, starts, times)
+                _number_words(data, offsets[document], own, own_hashes, table, numbers, times)
             _count_runs(own, longest, ends, numbers, room, table, keys, covered, row)

@@ -67,6 +67,9 @@ _SPACE_HASH = np.uint64((0xCBF29CE484222325 ^ 0x20) * 0x100000001B3 % 2**64)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _0, _1, _7, _8, _32, _56 = (np.uint64(number) for number in (0, 1, 7, 8, 32, 56))
 _BYTES = np.uint64(0x0101010101010101)
+_EVERY_SECOND_BIT = np.uint64(0x5555555555555555)
+_EVERY_SECOND_PAIR = np.uint64(0x3333333333333333)
+_EVERY_SECOND_HALF = np.uint64(0x0F0F0F0F0F0F0F0F)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
 _CASE_BITS = np.uint64(0x2020202020202020)
@@ -136,19 +139,28 @@ def _load_8_bytes(data: NDArray[np.uint8], position: int, end: int) -> Any:
 
 
 @kernel
-def _count_marks(marks: np.uint64) -> Any:
-    """Count the bytes whose high bit is set; no other bit is."""
-    return np.int64(((marks >> _7) * _BYTES) >> _56)
+def _count_bits(bits: np.uint64) -> Any:
+    """Count the bits that are set; the compiler makes one instruction of it."""
+    bits -= (bits >> _1) & _EVERY_SECOND_BIT
+    bits = (bits & _EVERY_SECOND_PAIR) + ((bits >> np.uint64(2)) & _EVERY_SECOND_PAIR)
+    bits = (bits + (bits >> np.uint64(4))) & _EVERY_SECOND_HALF
+    return np.int64((bits * _BYTES) >> _56)
+
+
+@kernel
+def _are_set(first: np.uint64, second: np.uint64) -> Any:
+    """Whether both numbers are other than 0: of two comparisons the compiler would make two jumps."""
+    return np.int64((first | (~first + _1)) & (second | (~second + _1))) < 0
 
 
 @kernel
 def _trim(block: np.uint64, marks: np.uint64) -> np.uint64:
     """Return the bytes from the first to the last one that is marked, the first one lowest; 0 if none is."""
-    before = (((marks & (~marks + _1)) >> _7) - _1) & _BYTES
+    before = ((marks & (~marks + _1)) >> _7) - _1
     marks |= marks >> _8
     marks |= marks >> np.uint64(16)
     marks |= marks >> _32
-    return (block & ((marks >> _7) * np.uint64(0xFF))) >> (((before * _BYTES) >> _56 & _7) * _8)
+    return (block & ((marks >> _7) * np.uint64(0xFF))) >> np.uint64(_count_bits(before) & 56)
 
 
 @kernel
@@ -190,20 +202,20 @@ def _scan_plain_word(data: NDArray[np.uint8], start: int, end: int) -> tuple[Any
     while True:
         block = _load_8_bytes(data, position, end)
         stops = (~((block & _LOW_BITS) + _FROM_VISIBLE) | block) & _HIGH_BITS
-        size: Any = 8
-        if stops != _0:
-            before = (((stops & (~stops + _1)) >> _7) - _1) & _BYTES  # a one for each byte before the first stop
-            size = np.int64((before * _BYTES) >> _56)
-            block &= before * np.uint64(0xFF)
+        before = (
+            (stops & (~stops + _1)) >> _7
+        ) - _1  # the bits of the bytes before the first stop; all if there is none
+        size = _count_bits(before) >> 3
+        block &= before
         if size > 0:
             hashed = _add_block(hashed, block)
             lower = block | _CASE_BITS
             is_letter = (lower + _FROM_A) & ~(lower + _AFTER_Z) & _HIGH_BITS
             is_digit = (block + _FROM_0) & ~(block + _AFTER_9) & _HIGH_BITS
-            letters += _count_marks(is_letter)
-            digits += _count_marks(is_digit)
-            capitals += _count_marks((block + _FROM_CAPITAL_A) & ~(block + _AFTER_CAPITAL_Z) & _HIGH_BITS)
-            dots += _count_marks(~((block ^ _DOTS) + _LOW_BITS) & _HIGH_BITS)
+            letters += _count_bits(is_letter)
+            digits += _count_bits(is_digit)
+            capitals += _count_bits((block + _FROM_CAPITAL_A) & ~(block + _AFTER_CAPITAL_Z) & _HIGH_BITS)
+            dots += _count_bits(~((block ^ _DOTS) + _LOW_BITS) & _HIGH_BITS)
             hash_marks |= ~((block ^ _HASHES) + _LOW_BITS) & _HIGH_BITS
             if position == start:
                 core = _trim(block, is_letter | is_digit)
@@ -360,9 +372,11 @@ def scan_texts(
                         # Without a jump: one word in four is a stop word, which no processor could predict.
                         row, mask = np.uint64(stop_row), np.uint64(short_keys.shape[1] - 1)
                         slot = ((short_core * _SPREAD) >> _32) & mask
-                        while short_keys[row, slot] != _0 and short_keys[row, slot] != short_core:
+                        key = short_keys[row, slot]
+                        while _are_set(key, key ^ short_core):
                             slot = (slot + _1) & mask
-                        is_stop_word = has_core and short_keys[row, slot] == short_core
+                            key = short_keys[row, slot]
+                        is_stop_word = has_core and key == short_core
                         number = np.uint64(short_numbers[row, slot] if is_stop_word else len(stop_seen) - 1)
                         stop_words += is_stop_word & (stop_seen[number] != document)
                         stop_seen[number] = document
