@@ -157,3 +157,23 @@ def test_a_model_that_is_cut_short_is_refused(tmp_path):
     (tmp_path / "model").write_bytes(content[: len(content) // 2])
     with pytest.raises(GristmillError, match="not a fastText model"):
         load_model(tmp_path / "model")
+
+
+def test_words_are_cut_at_every_length_and_separator():
+    identifier = load_identifier()
+    separators = [bytes([byte]) for byte in (0x20, *range(0x09, 0x0E), 0)]
+    words = [(b"q\xc3\xa9w" * 12)[:size] for size in range(1, 41)]
+    words += [word[:place] + b"\x1f" + word[place:] for word in words[::5] for place in (0, len(word) // 2, len(word))]
+
+    def add_up(texts):
+        offsets = np.cumsum([0, *map(len, texts)])
+        sums, counts = identifier.add_up(np.frombuffer(b"".join(texts), np.uint8), offsets)
+        return np.column_stack([sums, counts])
+
+    [nothing] = add_up([b""])
+    alone = add_up(words)  # too short for several words to be read at once
+    expected = nothing + (alone - nothing).sum(axis=0)
+    for first in range(len(separators)):
+        text = b"".join(word + separators[(first + n) % 7] * (1 + n % 2) for n, word in enumerate(words))
+        np.testing.assert_array_equal(add_up([text])[0], expected)
+        np.testing.assert_array_equal(add_up([separators[first] * 20 + text])[0], expected)

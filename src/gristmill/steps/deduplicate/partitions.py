@@ -9,6 +9,8 @@ import numpy as np
 from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 
@@ -32,10 +34,32 @@ def sort_by_partition(
     return ordered.reshape(-1).view(records.dtype), starts
 
 
+def sort_runs_by_partition(
+    pieces: Sequence[NDArray[np.uint64]],
+    partitions: Sequence[NDArray[np.int64]],
+    sizes: Sequence[NDArray[np.int64]],
+    num_partitions: int,
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Like `sort_by_partition`, for pieces of which runs of numbers, `sizes` of them, belong to one partition.
+
+    >>> sort_runs_by_partition([np.array([5, 6, 7], np.uint64)], [np.array([1, 0])], [np.array([2, 1])], 2)
+    (array([7, 5, 6], dtype=uint64), array([0, 1, 3]))
+    """
+    starts = np.zeros(num_partitions + 1, np.int64)
+    for piece_partitions, piece_sizes in zip(partitions, sizes, strict=True):
+        np.add.at(starts, piece_partitions + 1, piece_sizes)
+    np.cumsum(starts, out=starts)
+    nexts, ordered = starts[:-1].copy(), np.empty(int(starts[-1]), np.uint64)
+    for piece, piece_partitions, piece_sizes in zip(pieces, partitions, sizes, strict=True):
+        _place_runs(piece, piece_partitions, piece_sizes, nexts, ordered)
+    return ordered, starts
+
+
 def call_place() -> None:
-    """Call the compiled function for records of whole words, and for others."""
+    """Call the compiled functions: for records of whole words, for others, and for runs."""
     for size in (12, 25):
         sort_by_partition(np.zeros(2, f"V{size}"), np.array([1, 0]), 2)
+    sort_runs_by_partition([np.zeros(2, np.uint64)], [np.array([1, 0])], [np.array([1, 1])], 2)
 
 
 @kernel
@@ -47,3 +71,21 @@ def _place(words: NDArray[Any], partitions: NDArray[np.int64], nexts: NDArray[np
         nexts[partitions[row]] = place + 1
         for column in range(width):
             ordered[place, column] = words[row, column]
+
+
+@kernel
+def _place_runs(
+    numbers: NDArray[np.uint64],
+    partitions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    nexts: NDArray[np.int64],
+    ordered: NDArray[np.uint64],
+) -> None:
+    """Copy each run to the next free place of its partition."""
+    first = 0
+    for run in range(len(sizes)):
+        place = nexts[partitions[run]]
+        for index in range(sizes[run]):
+            ordered[place + index] = numbers[first + index]
+        nexts[partitions[run]] = place + sizes[run]
+        first += sizes[run]

@@ -281,7 +281,7 @@ def _cut_words(
     Returns where it has stopped, and the number of words. Words are noted before any is looked up, so that their loads
     from the cache do not wait for each other. The bytes of a word that is too long to be cached are 0.
     """
-    count = 0
+    count: Any = 0
     while count < len(slots) and position < end:
         if position + _16 <= end:
             # A word of less than 16 bytes, without a jump that depends on its length.

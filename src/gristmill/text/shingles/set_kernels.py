@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 
 @kernel
 def drop_repeated(numbers: NDArray[np.uint64], ends: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-    """Move the distinct numbers of each sorted part of an array to its front; `sizes` are how many there are."""
-    first = 0
+    """Move the distinct numbers of each sorted part of an array to the front, one part behind another.
+
+    `ends` are where the parts end, and `sizes` how many numbers are left of each.
+    """
+    first = num_kept = 0
     for part in range(len(ends)):
-        num_kept = min(ends[part] - first, 1)
-        for index in range(first + 1, ends[part]):
+        num_before = num_kept
+        for index in range(first, ends[part]):
             number = numbers[index]
-            if number != numbers[first + num_kept - 1]:
-                numbers[first + num_kept] = number
+            if index == first or number != numbers[num_kept - 1]:
+                numbers[num_kept] = number
                 num_kept += 1
-        sizes[part] = num_kept
+        sizes[part] = num_kept - num_before
         first = ends[part]
 
 

@@ -50,7 +50,7 @@ class ShingleSets:
         for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
             shingles[first:end].sort()  # `np.unique` hashes first, which takes twice as long
         drop_repeated(shingles, ends, sizes)
-        return cls(shingles, firsts, sizes)
+        return cls(shingles[: int(sizes.sum())], np.cumsum(sizes) - sizes, sizes)
 
     def __getitem__(self, text: int) -> NDArray[np.uint64]:
         """Return the set of a text, sorted."""

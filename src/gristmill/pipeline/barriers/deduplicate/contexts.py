@@ -64,12 +64,19 @@ class PartitionContext(SignContext):
 
     def gather(self, name: str, kind: np.dtype[Any], partition: int, count: int = 1) -> NDArray[Any]:
         """Read all records of a partition, or of `count` consecutive ones, of as many as the inputs have."""
-        pieces = [
-            records
+        places = [
+            (partitioned, start, stop)
             for partitioned in self.inputs[name]
-            for records in partitioned.read(self.work, kind, partition, count=count)
+            for start, stop in partitioned.locate(self.work, kind, partition, partitioned.num_partitions, count)
         ]
-        return np.concatenate([np.empty(0, kind), *pieces])
+        # Piece by piece: all of them and one array of all would be twice the memory, and twice as many fresh pages.
+        records = np.empty(sum(stop - start for _, start, stop in places), kind)
+        num_read = 0
+        for partitioned, start, stop in places:
+            piece = partitioned.read_located(self.work, kind, start, stop)
+            records[num_read : num_read + len(piece)] = piece
+            num_read += len(piece)
+        return records
 
     def open_stem(self, task: PartitionTask) -> OutputStem:
         """Open the stem of a task's files."""

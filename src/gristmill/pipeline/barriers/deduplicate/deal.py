@@ -15,7 +15,7 @@ from gristmill.pipeline.barriers.deduplicate.record_files import (
     PAIR,
     SIMILAR,
     PartitionedFile,
-    PartitionWriter,
+    RunWriter,
     make_records,
     read_records,
     scatter_records,
@@ -113,7 +113,7 @@ def _deal_shingles(
 ) -> PartitionedFile:
     """Read the texts of members in one pass and scatter their sets; writes the size of each set to `sizes`."""
     block_bytes = {} if stage.block_bytes is None else {"block_bytes": stage.block_bytes}
-    with PartitionWriter(stem, ".shingles", stage.num_partitions, notes_bounds=True, **block_bytes) as writer:
+    with RunWriter(stem, ".shingles", stage.num_partitions, notes_bounds=True, **block_bytes) as writer:
         first = 0
         for texts in stage.documents.read_texts(members) if needs_texts(stage.step) else ():
             context.at(first)
@@ -121,8 +121,8 @@ def _deal_shingles(
             stop = first + len(texts)
             sizes[first:stop] = sets.sizes
             if len(texts):
-                shingles = np.concatenate([sets[row] for row in range(len(texts))])
-                writer.scatter(shingles, np.repeat(partitions[first:stop], sets.sizes))
+                # A copy: the memory in which sets are made has room for texts of the shortest words.
+                writer.scatter_runs(sets.shingles.copy(), partitions[first:stop], sets.sizes)
             context.count(records=len(texts))
             first = stop
         return writer.close()

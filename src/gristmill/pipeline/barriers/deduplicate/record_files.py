@@ -15,7 +15,7 @@ import numpy as np
 
 from gristmill.core.seeds import find_ranges
 from gristmill.shards.manifests.stored_files import StoredFile
-from gristmill.steps.deduplicate.partitions import sort_by_partition
+from gristmill.steps.deduplicate.partitions import sort_by_partition, sort_runs_by_partition
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.mapped_files import map_array, read_array
 from gristmill.storage.stored_paths import Count, path_below
@@ -134,23 +134,30 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
         There may be fewer partitions than in the file, or more, if the first field of the records is a hash that they
         are divided by; both numbers are powers of two.
         """
-        if not self.num_records:
-            return
         num_partitions = num_partitions or self.num_partitions
+        for start, stop in self.locate(root, kind, partition, num_partitions, count):
+            records = self.read_located(root, kind, start, stop)
+            if num_partitions > self.num_partitions:
+                hashes = records[next(iter(kind.names or ()))]
+                records = records[find_ranges(hashes, num_partitions) == partition]
+            yield records
+
+    def locate(
+        self, root: Location, kind: np.dtype[Any], partition: int, num_partitions: int, count: int
+    ) -> list[tuple[int, int]]:
+        """Find the records of the partitions of the file that `read` has to look at: from, to, for each block."""
+        if not self.num_records:
+            return []
         if count == num_partitions:
-            yield self.read_all(root, kind)
-            return
-        path = self.file.below(root)
+            return [(0, self.num_records)]
         first = partition * self.num_partitions // num_partitions
         last = max((partition + count) * self.num_partitions // num_partitions, first + 1)
-        for block in self._read_bounds(root, kind):
-            start, stop = int(block[first]), int(block[last])
-            if stop > start:
-                records = read_array(path, kind, start * kind.itemsize, stop - start)
-                if num_partitions > self.num_partitions:
-                    hashes = records[next(iter(kind.names or ()))]
-                    records = records[find_ranges(hashes, num_partitions) == partition]
-                yield records
+        bounds = self._read_bounds(root, kind)[:, [first, last]].tolist()
+        return [(start, stop) for start, stop in bounds if stop > start]
+
+    def read_located(self, root: Location, kind: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+        """Read consecutive records of the file."""
+        return read_array(self.file.below(root), kind, start * kind.itemsize, stop - start)
 
     def _read_bounds(self, root: Location, kind: np.dtype[Any]) -> NDArray[np.int64]:
         """Read where the partitions of each block begin, and where its last one ends."""
@@ -222,12 +229,39 @@ class PartitionWriter(RecordWriter):
     def _write_block(self) -> None:
         if not self._num_buffered:
             return
+        ordered, starts = self._sort_buffered()
+        self._buffer, self._num_buffered = [], 0
+        self.add(ordered)
+        self._bounds.append(self._num_written + starts)
+        self._num_written += len(ordered)
+
+    def _sort_buffered(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         records, partitions = self._buffer[0]
         if len(self._buffer) > 1:
             records = np.concatenate([records for records, _ in self._buffer])
             partitions = np.concatenate([partitions for _, partitions in self._buffer])
-        self._buffer, self._num_buffered = [], 0
-        ordered, starts = sort_by_partition(records, partitions, self._num_partitions)
-        self.add(ordered)
-        self._bounds.append(self._num_written + starts)
-        self._num_written += len(records)
+        return sort_by_partition(records, partitions, self._num_partitions)
+
+
+class RunWriter(PartitionWriter):
+    """Writes numbers of which runs belong to one partition: to name it for each would cost more than the numbers."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._sizes: list[NDArray[np.int64]] = []
+
+    def __enter__(self) -> RunWriter:
+        super().__enter__()
+        return self
+
+    def scatter_runs(
+        self, numbers: NDArray[np.uint64], partitions: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> None:
+        """Add runs of numbers, each with the number of its partition and its size."""
+        self._sizes.append(sizes)
+        self.scatter(numbers, partitions)
+
+    def _sort_buffered(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        numbers, partitions = zip(*self._buffer, strict=True)
+        sizes, self._sizes = self._sizes, []
+        return sort_runs_by_partition(numbers, partitions, sizes, self._num_partitions)
