@@ -219,6 +219,7 @@ def _lengthen(
     table: NDArray[np.int32],
     keys: NDArray[np.uint64],
     times: NDArray[np.int32],
+    is_plain: bool,  # noqa: FBT001
 ) -> int:
     """Make runs one piece longer, number them, and return how many places are left.
 
@@ -241,7 +242,7 @@ def _lengthen(
             times[number] = 0
             count += 1
             table[slot] = count
-        stops[index] += words[np.uint64(stops[index]), _PIECE_WORDS]
+        stops[index] += 1 if is_plain else words[np.uint64(stops[index]), _PIECE_WORDS]
         numbers[index] = number
         times[number] += 1
     return num_kept
@@ -299,21 +300,25 @@ def _count_runs(
     keys: NDArray[np.uint64],
     covered: NDArray[np.int64],
     row: NDArray[np.int64],
+    is_plain: bool,  # noqa: FBT001
 ) -> None:
-    """Count runs of 2 to `longest` pieces; `pieces` has the number of each, and `room[2]` how often it occurs."""
+    """Count runs of 2 to `longest` pieces; `pieces` has the number of each, and `room[2]` how often it occurs.
+
+    `is_plain` says that each piece is a word, and none has a number of words yet.
+    """
     numbers, starts, times, reached, stops = room[0], room[1], room[2], room[3], room[4]
     places = np.uint64(0)
     for word in range(len(words)):
         number = pieces[word]
         is_repeated = times[np.uint64(number)] > 1
         starts[places] = word
-        stops[places] = word + words[word, _PIECE_WORDS]
+        stops[places] = word + (1 if is_plain else words[word, _PIECE_WORDS])
         numbers[places] = number
         places += np.uint64(is_repeated)
         pieces[word] = number if is_repeated else -1
     num_kept = int(places)
     for length in range(2, longest + 1):
-        num_kept = _lengthen(starts[:num_kept], stops, numbers, words, pieces, table, keys, times)
+        num_kept = _lengthen(starts[:num_kept], stops, numbers, words, pieces, table, keys, times, is_plain)
         num_kept = _keep_repeated(starts[:num_kept], stops, numbers, times)
         if num_kept == 0:
             return
@@ -364,6 +369,7 @@ def count_repeated_words(
         # In registers: through the arrays each word would wait for the one before it.
         run = longest_run = characters = 0
         last = -1
+        is_plain = True
         ends[0] = 0
         for word in range(len(own)):
             characters += own[word, _CHARACTERS]
@@ -372,9 +378,10 @@ def count_repeated_words(
             run = run + 1 if number == last else 1
             last = number
             longest_run = max(longest_run, run)
+            is_plain &= own[word, _SHARE] == _WHOLE_WORD
         row[1] = characters
         row[3] = longest_run
         if longest > 1:
-            if _make_pieces(own, own_hashes):
+            if not is_plain and _make_pieces(own, own_hashes):
                 _number_words(data, offsets[document], own, own_hashes, table, numbers, times)
-            _count_runs(own, longest, ends, numbers, room, table, keys, covered, row)
+            _count_runs(own, longest, ends, numbers, room, table, keys, covered, row, is_plain)
