@@ -4,20 +4,48 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from gristmill_testing.prepared_interpreter import PreparedInterpreter
+
+from gristmill.cli.main import COMMANDS
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "120"}
 
 
 @pytest.fixture(scope="session")
-def gristmill():
-    """Runs the command as a user does: a process of its own. `fails` is the expected exit code."""
+def prepared():
+    """A process that has imported all commands, and what most of them import when they are run."""
+    modules = [
+        "gristmill.cli.main",
+        *(module for module, _ in COMMANDS.values()),
+        "gristmill.engine.backends.processes",
+    ]
+    interpreter = PreparedInterpreter(modules, ENVIRONMENT)
+    yield interpreter
+    interpreter.close()
+
+
+@pytest.fixture(scope="session")
+def gristmill(prepared):
+    """Runs the command as a user does: a process of its own. `fails` is the expected exit code.
+
+    With `before`, which is called in the new process, or other variables of the environment, which may count when
+    modules are imported, it is also a new interpreter.
+    """
 
     def run(*arguments, folder=None, fails=0, before=None, **variables):
-        command = [sys.executable, "-m", "gristmill", *map(str, arguments)]
-        environment = ENVIRONMENT | variables
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=240, env=environment, preexec_fn=before
-        )
+        words = ["-m", "gristmill", *map(str, arguments)]
+        if before or variables:
+            done = subprocess.run(
+                [sys.executable, *words],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=240,
+                env=ENVIRONMENT | variables,
+                preexec_fn=before,
+            )
+        else:
+            done = prepared.run(*words, folder=folder, environment=ENVIRONMENT)
         assert done.returncode == fails, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return SimpleNamespace(out=done.stdout, err=done.stderr)
