@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
@@ -115,13 +116,19 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 def step_parameters(step: Step) -> dict[str, Any]:
     """Return the fields of a step that differ from their defaults as plain data; functions and records stay objects."""
     parameters = {}
-    for field in msgspec.structs.fields(step):
+    for field in _list_fields(type(step)):
         value = getattr(step, field.name)
         default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
         if value != default or type(value) is not type(default):
             is_object = isinstance(value, (UserCode, PythonRecords))
             parameters[field.encode_name] = value if is_object else msgspec.to_builtins(value)
     return parameters
+
+
+@cache
+def _list_fields(step_type: type[Step]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """List the fields of a step class. msgspec evaluates annotations each time, and a plan asks for each step often."""
+    return msgspec.structs.fields(step_type)
 
 
 def runs_user_code(steps: Iterable[Step]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from functools import reduce
+from functools import cache, reduce
 from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ class _RecipeReader:
     def read_recipe(self) -> Recipe:
         """Convert the whole tree. Raises `UsageError` with the line of the first mistake."""
         data = self._expect_mapping((), self._tree.data, "a recipe")
-        types = {field.name: field.type for field in msgspec.structs.fields(Recipe) if field.name != "folder"}
+        types = _list_recipe_types()
         self._check_keys((), data, types, "a recipe")
         for key in ("output", "sources"):
             if data.get(key) is None:
@@ -155,8 +155,7 @@ class _RecipeReader:
     def _make_step(
         self, path: TreePath, parameters: dict[str, Any], step_type: type[Step], noun: str, extra: Iterable[str] = ()
     ) -> Step:
-        fields = [field.encode_name for field in msgspec.structs.fields(step_type)]
-        self._check_keys(path, parameters, [*fields, *extra], noun)
+        self._check_keys(path, parameters, [*step_type.__struct_encode_fields__, *extra], noun)
         step: Step = self._convert(path, self._parse_sizes(path, parameters), step_type)
         return step
 
@@ -214,9 +213,15 @@ class _RecipeReader:
         return self._tree.error((*path, *keys), f"{where}: {problem}")
 
 
+@cache
+def _list_recipe_types() -> dict[str, Any]:
+    """List the keys of a recipe with their types."""
+    return {field.name: field.type for field in msgspec.structs.fields(Recipe) if field.name != "folder"}
+
+
 def _suggest_pairs(step_type: type[Step], value: Any) -> str:
     """Say how a step is written, with the key that a value without a key was probably meant for."""
-    names = [field.encode_name for field in msgspec.structs.fields(step_type)]
+    names = step_type.__struct_encode_fields__
     for name in names:
         with suppress(msgspec.ValidationError):
             msgspec.convert({name: value}, step_type)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 Row = tuple[object, ...]
 
 # What XML and HTML forbid, and the characters that change the direction of the text around them.
-_UNPRINTABLE: Final = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
+_FORBIDDEN: Final = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff"
+_UNPRINTABLE: Final = re.compile(f"[{_FORBIDDEN}]")
+_SPECIAL: Final = re.compile(f"[&<>\"'{_FORBIDDEN}]")
 _VOID: Final = frozenset({"br", "input", "link", "meta", "img", "hr"})
 
 
@@ -34,6 +34,8 @@ def escape_text(text: str) -> Markup:
     >>> escape_text("<b>'x' & \x1b[0m")
     '&lt;b&gt;&#x27;x&#x27; &amp; \\x1b[0m'
     """
+    if not _SPECIAL.search(text):  # thousands of names and numbers
+        return Markup(text)
     return Markup(escape(_UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)))
 
 
