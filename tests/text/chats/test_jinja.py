@@ -43,6 +43,16 @@ def test_the_date_is_the_one_that_is_set():
         render("{{ strftime_now('%Y') }}")
 
 
+def test_templates_of_one_source_share_their_code_only():
+    source = "{% generation %}{{ strftime_now('%d') }}{{ end }}{% endgeneration %}"
+    first = ChatTemplate(source, {"end": "!"}, today=dt.date(2026, 1, 31))
+    second = ChatTemplate(source, {"end": "?"}, today=dt.date(2026, 2, 1))
+    assert (first.render(CHAT), second.render(CHAT)) == ("31!", "01?")
+    assert second.render_marked(CHAT) == f"{GENERATION_START}01?{GENERATION_END}"
+    with pytest.raises(TemplateError, match="no date is set"):
+        render(source)
+
+
 def test_what_the_assistant_writes_is_marked_only_on_request():
     template = ChatTemplate(
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}", {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  (of a constant)
 from contextlib import contextmanager
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,7 @@ from gristmill.text.chats.tracing.template_tracer import TemplateTracer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import date
-
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from types import CodeType
 
 Message = dict[str, Any]
 """A message in OpenAI's form: `role`, `content`, and whatever else the template uses."""
@@ -49,9 +49,9 @@ class ChatTemplate:
         self._variables = dict(variables)
         self._today = today
         self._tracer: TemplateTracer | None = None
-        self._plain = self._compile(make_environment(today, marks=False))
-        self.marks_generation = "generation" in source and self._has_generation()
-        self._marked = self._compile(make_environment(today, marks=True)) if self.marks_generation else self._plain
+        self._plain = self._compile(marks=False)
+        self.marks_generation = "generation" in source and _has_generation(source)
+        self._marked = self._compile(marks=True) if self.marks_generation else self._plain
 
     @property
     def begin_token(self) -> str:
@@ -113,11 +113,12 @@ class ChatTemplate:
             raise TemplateError(f"{type(error).__name__}: {error}") from None
         return text
 
-    def _compile(self, environment: ImmutableSandboxedEnvironment) -> Any:
+    def _compile(self, *, marks: bool) -> Any:
         import jinja2  # noqa: PLC0415
 
+        environment = make_environment(self._today, marks=marks)
         try:
-            template = environment.from_string(self.source)
+            code = _compile_source(self.source, marks=marks)
         except jinja2.TemplateSyntaxError as error:
             line = self.source.splitlines()[error.lineno - 1] if self.source else ""
             raise UsageError(
@@ -127,14 +128,18 @@ class ChatTemplate:
         except Exception as error:  # a constant that cannot be computed, an expression too deep
             raise UsageError(f"{self.name} cannot be compiled: {error}", help="fix the template") from error
         # Jinja copies the globals for every rendering. Of a chain of dicts that takes as long as the rendering.
-        template.globals = dict(template.globals)
-        return template
+        return environment.template_class.from_code(environment, code, dict(environment.globals))
 
-    def _has_generation(self) -> bool:
-        from jinja2.nodes import ExtensionAttribute  # noqa: PLC0415
 
-        environment = make_environment(None, marks=True)
-        return any(
-            getattr(node, "name", None) == MARK_METHOD
-            for node in environment.parse(self.source).find_all(ExtensionAttribute)
-        )
+@lru_cache(maxsize=64)
+def _compile_source(source: str, *, marks: bool) -> CodeType:
+    """Compile a template, once a process: a plan, its trial and a run in the same process each ask for it."""
+    return make_environment(None, marks=marks).compile(source)
+
+
+@lru_cache(maxsize=64)
+def _has_generation(source: str) -> bool:
+    from jinja2.nodes import ExtensionAttribute  # noqa: PLC0415
+
+    nodes = make_environment(None, marks=True).parse(source).find_all(ExtensionAttribute)
+    return any(getattr(node, "name", None) == MARK_METHOD for node in nodes)
