@@ -5,7 +5,6 @@ The README is longer to prove (`test_readme.py`), and guides are followed as a w
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import msgspec
@@ -36,12 +35,12 @@ def _blocks(language, documents=PAGES):
 
 
 @pytest.mark.parametrize("source", _blocks("python"))
-def test_python_example_runs_as_a_script(source, tmp_path):
+def test_python_example_runs_as_a_script(source, tmp_path, run_script):
     if "from trl import" in source:  # a trainer of others, which nothing else here needs
         pytest.importorskip("trl", reason="TRL is not installed: `pip install trl` to run this")
     script = tmp_path / "example.py"
     script.write_text(source)
-    run_command([sys.executable, script.name], tmp_path)
+    run_script(script.name, tmp_path)
 
 
 @pytest.mark.parametrize("commands", _blocks("bash"))

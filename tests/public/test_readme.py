@@ -81,11 +81,11 @@ def test_the_books_are_those_that_the_run_prints(shell_of_user):
     assert without_time_and_place(printed[begin:]) == without_time_and_place(shown)
 
 
-def test_python_examples_run_in_order(tmp_path):
+def test_python_examples_run_in_order(tmp_path, run_script):
     printed = []
     for number, source in enumerate(_blocks("python")):
         (tmp_path / f"example_{number}.py").write_text(source)
-        printed.append(_run([sys.executable, f"example_{number}.py"], tmp_path, dict(os.environ)))
+        printed.append(run_script(f"example_{number}.py", tmp_path))
     assert "tokenize" in printed[0]  # an account
     assert any("torch.Size([8, 256]) torch.Size([8, 256])" in text for text in printed)
     assert sum(text.count("torch.Size([8, 32, 43, 3])") for text in printed) == 3  # of 24 images

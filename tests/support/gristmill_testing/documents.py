@@ -10,11 +10,14 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w.-]+\.(?:py|yaml))\n")
 
 
+def readers_environment():
+    """The variables of a reader's shell: it finds `gristmill` and `python` of the environment that the tests run in."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
 def run_command(command, folder):
     """Run a command in a folder and return what it printed; it must succeed."""
-    # The reader's shell finds `gristmill` and `python` of the environment that the tests run in.
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    run = subprocess.run(command, cwd=folder, env=readers_environment(), capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
