@@ -17,7 +17,7 @@ import tempfile
 import threading
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 from gristmill_testing.watching import HANG_SECONDS
 
@@ -112,6 +112,9 @@ def _become(request, fds):
         sys.path[0] = request["folder"]
         sys.argv = ["-m", *arguments]
         return lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.path[0] = str(Path(first).resolve().parent)
+    path = Path(first).resolve()
+    sys.path[0] = str(path.parent)
     sys.argv = [first, *arguments]
-    return lambda: runpy.run_path(first, run_name="__main__")
+    main = sys.modules["__main__"] = ModuleType("__main__")  # not by `runpy`, which would change the arguments
+    main.__file__ = str(path)
+    return lambda: exec(compile(path.read_bytes(), path, "exec"), vars(main))
