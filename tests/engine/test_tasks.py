@@ -12,6 +12,7 @@ import gristmill as gm
 from gristmill.engine.observing import progress
 from gristmill.engine.observing.observer import Observer, WorkerUse
 from gristmill.engine.tasks import NOT_READY, Stopwatch, Task, Unfinished, run_tasks
+from gristmill.engine.worker import job_runner
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
@@ -117,6 +118,41 @@ def test_a_death_while_a_task_is_finishing_blames_the_one_that_runs(tmp_path):
     [death] = [event for event in map(json.loads, log.read_text().splitlines()) if event["event"] == "worker_died"]
     assert death["item"] == 1
     assert [count_and_sign(tmp_path, f"run-{number}") for number in range(3)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("is_unfinished", [False, True])
+def test_waiting_for_the_task_before_is_not_the_time_of_a_task(is_unfinished):
+    """The upload of the first task ends only when no time passes for the second, which waits for it."""
+
+    def function(task, context):
+        if task.payload == 0:
+            return Unfinished(0, lambda: wait_until_paused(context._recorder))
+        if is_unfinished:
+            context.wait_for_last_task()
+            assert context._recorder.read()[0] <= time.monotonic()
+        return task.payload
+
+    assert [result for _, result in run_tasks(function, tasks(0, 1), workers=1, progress=False)] == [0, 1]
+
+
+def wait_until_paused(recorder):
+    """Wait until item 1 has a clock that stands still, and not because its result is being sent."""
+    deadline = time.monotonic() + 20
+    while not (recorder.read()[1] == 1 and time.monotonic() + 1e9 < recorder.read()[0] < float("inf")):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_result_that_cannot_be_sent_after_finishing_does_not_hang(tmp_path):
+    """As where memory is too short to pickle it: the worker ends, and the task runs again."""
+
+    def function(task, context):
+        if count_and_sign(tmp_path, "run") == 0:
+            job_runner._pack_results = lambda *arguments, **options: fail()
+        return Unfinished(7, lambda: None)
+
+    assert [result for _, result in run_tasks(function, tasks(0), workers=1, progress=False)] == [7]
+    assert count_and_sign(tmp_path, "run") == 2
 
 
 def test_a_worker_that_is_finishing_is_stopped_only_afterwards(tmp_path):

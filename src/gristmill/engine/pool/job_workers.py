@@ -197,7 +197,8 @@ class JobWorkers:
         chunk.is_finishing = True
         chunk.counts, worker.counts = worker.counts, {}
         worker.busy_since = monotonic()
-        self.put_idle(worker)
+        if all(other.is_finishing for other in worker.chunks.values()):  # else it runs one that was sent ahead
+            self.put_idle(worker)
 
     def end_chunk(self, worker: PooledWorker, chunk: Chunk) -> None:
         """Note that a chunk has ended. The worker leaves if it was to do so."""

@@ -61,8 +61,10 @@ class JobRunner:
 
     def wait_for_last_chunk(self) -> None:
         """Wait until nothing of an earlier chunk is under way, and its results are sent."""
-        with self._finishing:
-            pass
+        if self._finishing.locked():
+            self._recorder.pause_clock()  # whatever that chunk waits for must not count as this item's time
+            with self._finishing:
+                self._recorder.restart_clock()
 
     def _forget_job(self) -> None:
         """Free what the last job has loaded, before the next one loads more."""
@@ -130,17 +132,25 @@ class JobRunner:
             _thread.start_new_thread(self._finish, (results, chunk, last))
             return
         segments = _pack_results(results, chunk, last=last)
+        self.wait_for_last_chunk()
         # The parent may be busy and not read for a while: that must not count as the item's time.
         self._recorder.stop_clock()
-        self.wait_for_last_chunk()
         self._send_packed(segments)
 
     def _finish(self, results: ChunkResults, chunk: Chunk, last: bool) -> None:  # noqa: FBT001  (of a thread)
         try:
             results.finish()
             self._send_packed(_pack_results(results, chunk, last=last))
-        except OSError:  # the parent has ended: the thread that watches it ends this process
+        except (
+            BrokenPipeError,
+            ConnectionResetError,
+        ):  # the parent has ended: the thread that watches it ends this process
             pass
+        except (
+            BaseException
+        ):  # without its result the parent would wait for ever; in the main thread it would end this process
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
         finally:
             self._finishing.release()
 

@@ -3,7 +3,8 @@
 One anonymous page range shared by parent and worker (a memfd, or an unlinked file where there is none). A note costs a
 memory write instead of a message: 0.2 µs an item. Layout:
 
-    0   float64  start of the current item (CLOCK_MONOTONIC, the same for all processes); +inf: no timeout runs
+    0   float64  start of the current item (CLOCK_MONOTONIC, the same for all processes); +inf: no timeout runs,
+                 and the largest number: it waits for another item
     8   int64    number of the current item, -1 when there is none
     16  int64    position inside the item that the function reported, -1 when it reported none
     24  float64  the start again: while the two differ, the worker is in the middle of a note
@@ -27,6 +28,7 @@ _ITEM_AND_POSITION = struct.Struct("@qq")
 _POSITION = struct.Struct("@qd")
 _COUNTS = struct.Struct("@qq")
 _NEVER = float("inf")
+_PAUSED = sys.float_info.max
 EMPTY_NOTE = _NOTE.pack(_NEVER, -1, -1, _NEVER) + _COUNTS.pack(0, 0)
 """The first bytes of a recording in which nothing is noted."""
 
@@ -64,6 +66,14 @@ class Recorder:
     def stop_clock(self) -> None:
         """Stop the item's timeout: what the worker does now for the item is not the item's fault."""
         self._memory[0:8] = self._memory[24:32] = _TIME.pack(_NEVER)
+
+    def pause_clock(self) -> None:
+        """Let no time pass for the item: it waits for another one. Unlike after `stop_clock` no data need arrive."""
+        self._memory[0:8] = self._memory[24:32] = _TIME.pack(_PAUSED)
+
+    def restart_clock(self) -> None:
+        """Let the item's timeout count from now."""
+        self._memory[0:8] = self._memory[24:32] = _TIME.pack(monotonic())
 
     def note_idle(self) -> None:
         """Record that the worker has no item."""
