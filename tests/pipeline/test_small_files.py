@@ -1,9 +1,13 @@
 """Many small files: they share cells and blocks, and nothing else changes for them."""
 
+import io
 import json
 import os
+import uuid
 
+import fsspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill.core.errors import SourceChangedError
@@ -106,6 +110,45 @@ def test_a_file_of_a_cluster_that_changes_while_the_run_goes_on(mill, small, mon
     monkeypatch.setattr(StageRunner, "run", touching)
     with pytest.raises(SourceChangedError, match="part-042"):
         mill.run(mill.recipe({"web": Read(read=f"{small}/*")}, [Write(format="jsonl")], max_quarantine=1))
+
+
+def make_table(number):
+    return pa.table({"text": [f"record {n} of {number}" for n in range(2)]})
+
+
+def encode_parquet(number):
+    pq.write_table(make_table(number), sink := io.BytesIO())
+    return sink.getvalue()
+
+
+def encode_lines(number):
+    return b"".join(json.dumps(row).encode() + b"\n" for row in make_table(number).to_pylist())
+
+
+@pytest.mark.parametrize("change", ["removed", "truncated", "rewritten"])
+@pytest.mark.parametrize(("ending", "encode"), [("jsonl", encode_lines), ("parquet", encode_parquet)])
+def test_a_remote_file_of_a_cluster_that_changes(mill, monkeypatch, ending, encode, change):
+    """Its version is looked up while it is read: an error of the reader is not the one that is told."""
+    from gristmill.pipeline.stages.runner import StageRunner
+
+    memory = fsspec.filesystem("memory")
+    folder = f"/{uuid.uuid4().hex}"
+    for number in range(4):
+        memory.pipe(f"{folder}/part-{number}.{ending}", encode(number))
+    changed = f"{folder}/part-2.{ending}"
+    real = StageRunner.run
+
+    def change_file(*arguments):
+        if change == "removed":
+            memory.rm(changed)
+        else:
+            memory.pipe(changed, encode(2)[:40] if change == "truncated" else encode(7) + b"\n")
+        return real(*arguments)
+
+    monkeypatch.setattr(StageRunner, "run", change_file)
+    recipe = mill.recipe({"web": Read(read=f"memory:/{folder}/*")}, [Write(format="jsonl")], max_quarantine=1)
+    with pytest.raises(SourceChangedError, match="part-2"):
+        mill.run(recipe)
 
 
 def test_a_function_sees_one_batch_and_its_errors_name_the_file(mill, small, tmp_path):

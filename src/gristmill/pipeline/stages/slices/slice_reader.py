@@ -5,7 +5,8 @@ One cell is in memory at a time (about 4 MiB of input), whatever the size of the
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from gristmill.steps.records.record_functions import quarantine_row
 from gristmill.storage.files import VersionCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from gristmill.core.books import Account
     from gristmill.core.records import SourceFile
@@ -94,7 +95,7 @@ class SliceReader:
                 yield from self._read_stored(stored_records)
         for cluster in cluster_small_files(span for span in self._task.inputs if isinstance(span, Span)):
             if len(cluster) > 1:
-                yield from read_small_files(self._source.read, self._open_in_turn(cluster), self._schema)
+                yield from self._read_cluster(cluster)
             else:
                 yield from self._read_span(*cluster)
 
@@ -126,12 +127,21 @@ class SliceReader:
         if part.number > 0:
             cell.quarantined, cell.num_blank, cell.counters = [], 0, Counter()
 
-    def _open_in_turn(self, cluster: Iterable[Span]) -> Iterator[SourceFile]:
+    def _read_cluster(self, cluster: Iterable[Span]) -> Iterator[CellBatch]:
+        checks: deque[VersionCheck] = deque(maxlen=1)
+        # Closed after an error of the reader: it may be the effect of another version, which is then the error.
+        with closing(self._open_in_turn(cluster, checks)) as files:
+            for cell in read_small_files(self._source.read, files, self._schema):
+                checks[0].wait()
+                yield cell
+
+    def _open_in_turn(self, cluster: Iterable[Span], checks: deque[VersionCheck]) -> Generator[SourceFile, None, None]:
         """Give each file of a cluster when its turn comes to be read, and check that it is still the planned one."""
         for span in cluster:
             self._context.at(self.cell_number)  # each file has the whole timeout, not a thousand of them together
             self._enter_file(span)
-            with _check_version(span):
+            with _check_version(span) as check:
+                checks.append(check)
                 yield span.file
             self._advance(span.num_bytes)
 
