@@ -141,14 +141,10 @@ class JobRunner:
         try:
             results.finish()
             self._send_packed(_pack_results(results, chunk, last=last))
-        except (
-            BrokenPipeError,
-            ConnectionResetError,
-        ):  # the parent has ended: the thread that watches it ends this process
-            pass
-        except (
-            BaseException
-        ):  # without its result the parent would wait for ever; in the main thread it would end this process
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the parent has ended: the thread that watches it ends this process
+        except BaseException:
+            # As in the main thread it ends this process: the parent would wait for the result for ever.
             sys.excepthook(*sys.exc_info())
             os._exit(1)
         finally:
