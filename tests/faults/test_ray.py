@@ -39,6 +39,25 @@ from gristmill.pipeline.planning import units
 units.UNIT_BYTES, units.MIN_GROUP_BYTES = 60_000, 20_000
 gm.run(gm.load_recipe(sys.argv[1]), backend="ray", progress=False, events=sys.argv[2])
 """
+HOLDING = """
+import os, pathlib, sys, threading
+from gristmill.pipeline.stages import runner
+
+folder, driver, run_measured = pathlib.Path(sys.argv[2]).parent, os.getpid(), runner.run_measured
+
+def run_held(function, task, context):
+    import ray
+
+    kind = "barrier" if "deduplicate" in function.__module__ else "stage"
+    if os.getpid() != driver:
+        folder.joinpath(kind, f"{ray.get_runtime_context().get_node_id()}-{os.getpid()}").touch()
+        while not folder.joinpath(f"go-{kind}").exists():
+            threading.Event().wait(0.01)
+    return run_measured(function, task, context)
+
+runner.run_measured = run_held
+"""
+"""Put before a driver: its tasks on the cluster tell where they run, and wait there until they are let go."""
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +88,7 @@ def corpus(tmp_path_factory):
     for number in range(4):
         texts = [" ".join(rng.choices(words, k=40)) for _ in range(200)]
         texts[50:60] = texts[:10]
+        texts[60:65] = [f"{text} again" for text in texts[10:15]]
         (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     write_tokenizer(folder / "tokenizer")
     return folder
@@ -84,7 +104,7 @@ sources:
   books: {{read: "{corpus}/[23].jsonl"}}
 steps:
   - length: {{min_chars: 10}}
-  - deduplicate: {{}}
+  - deduplicate: {{partition_bytes: 16384}}  # several tasks, which therefore run on the cluster
   - deduplicate: {{kind: lines}}
   - limit: {{max_records: 350}}
   - shuffle: {{}}
@@ -244,24 +264,30 @@ def test_a_running_task_is_seen_with_its_counts_and_its_use(ray, corpus, tmp_pat
     assert f"{told.host} ({told.node[:8]})" in (tmp_path / "out/report.html").read_text()
 
 
-def test_a_poison_record_is_found_and_quarantined(ray, corpus, tmp_path):
-    def kill_at(record):
+@pytest.mark.parametrize("kind", ["worker_died", pytest.param("timeout", marks=pytest.mark.soak)])
+def test_a_poison_record_is_found_and_quarantined(ray, corpus, tmp_path, kind):
+    """It ends its worker, or it never ends."""
+
+    def stop_at(record):
         if record["text"] == poison:
-            os.kill(os.getpid(), signal.SIGKILL)
+            if kind == "worker_died":
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
         return record
 
-    poison = json.loads((corpus / "0.jsonl").read_text().splitlines()[77])["text"]
+    poison = json.loads((corpus / "0.jsonl").read_text().splitlines()[177])["text"]  # not in the sample of the plan
     result = gm.run(
         Recipe(
             sources={"web": steps.Read(read=f"{corpus}/0.jsonl")},
-            steps=[steps.Map(call=kill_at), steps.Write(format="jsonl")],
+            steps=[steps.Map(call=stop_at), steps.Write(format="jsonl")],
             output=str(tmp_path / "out"),
         ),
         backend="ray",
         workers=2,
+        timeout=5 if kind == "timeout" else None,
         progress=False,
     )
-    assert result.manifest.quarantine.counts == {"web": {"worker_died": 1}}
+    assert result.manifest.quarantine.counts == {"web": {kind: 1}}
     assert result.manifest.environment_dependent
 
 
@@ -286,9 +312,9 @@ def test_code_of_functions_travels(ray, corpus, tmp_path, monkeypatch):
     assert [json.loads(line)["from"] for line in shard.read_text().splitlines()] == ["driver"] * 200
 
 
-def start_driver(ray, corpus, folder):
+def start_driver(ray, corpus, folder, code=DRIVER):
     recipe = make_recipe(corpus, folder / "out", folder)
-    return start([sys.executable, "-c", DRIVER, str(recipe), str(folder / "events.jsonl")], ray, folder)
+    return start([sys.executable, "-c", code, str(recipe), str(folder / "events.jsonl")], ray, folder)
 
 
 def start(command, ray, folder):
@@ -306,16 +332,56 @@ def wait_for_event(folder, word, process):
     wait_until(has_happened, word, 120)
 
 
-def test_workers_and_a_node_are_lost_and_a_node_comes(ray, corpus, expected, tmp_path):
-    """A worker is killed in the first stage, and a node in the middle of dedup. Another node joins."""
-    driver = start_driver(ray, corpus, tmp_path)
-    wait_for_event(tmp_path, "worker_ready", driver)
-    wait_until(lambda: kill_worker(random.Random(2)) or driver.poll() is not None, "a busy worker", 60)
-    wait_for_event(tmp_path, "deduplicate", driver)
-    ray.remove_one()
+def wait_for_held(folder, nodes, process):
+    """Wait until a task is held on one of the nodes; returns the node and the process that runs it."""
+
+    def find():
+        assert process.poll() is None, (folder.parent / "log").read_text()
+        held = (path.name.rsplit("-", 1) for path in folder.iterdir())
+        return next(((node, int(pid)) for node, pid in held if node in nodes), None)
+
+    return wait_until(find, f"a task in {folder.name}")
+
+
+def split_by_job(events):
+    """List the deaths of each job in order: the name of the job, and its deaths."""
+    jobs = []
+    for event in events:
+        if event["event"] == "job_started":
+            jobs.append((event["job"], []))
+        if event["event"] == "worker_died":
+            jobs[-1][1].append(event)
+    return jobs
+
+
+def test_a_worker_and_a_node_are_lost_in_the_middle_of_their_tasks(ray, corpus, expected, tmp_path):
+    """A worker is killed in the first stage, and a node in the middle of dedup. Another node joins. Nobody is blamed.
+
+    Tasks wait inside of their workers, so both are lost with a task.
+    """
+    for kind in ("stage", "barrier"):
+        (tmp_path / kind).mkdir()
+    driver = start_driver(ray, corpus, tmp_path, HOLDING + DRIVER)
+    _, killed = wait_for_held(tmp_path / "stage", ray.all_nodes, driver)
+    os.kill(killed, signal.SIGKILL)
+    (tmp_path / "go-stage").touch()
+    lost_node, lost = wait_for_held(tmp_path / "barrier", ray.removable, driver)
+    ray.remove(lost_node)
+    wait_for_event(tmp_path, "was lost with its node", driver)
     ray.add_one()
+    (tmp_path / "go-barrier").touch()
     assert driver.wait(timeout=180) == 0, (tmp_path / "log").read_text()
     assert describe_shards(tmp_path / "out") == describe_shards(expected)
+    events = read_events(tmp_path / "events.jsonl")
+    [(first_job, [crash]), (second_job, [loss])] = [job for job in split_by_job(events) if job[1]]
+    assert first_job == "stage 1 of 7"
+    assert (crash["cause"], crash["item"] >= 0) == ("died", True)
+    assert crash["worker"].endswith(f"process {killed})")
+    assert second_job.startswith("deduplicate: ")
+    assert (loss["cause"], loss["node"]) == ("was lost with its node", lost_node)
+    assert loss["worker"].endswith(f"process {lost})")
+    assert {event["event"] for event in events}.isdisjoint({"item_retried", "item_failed", "isolated_run"})
+    assert gm.open_dataset(tmp_path / "out").manifest.quarantine.counts == {}
 
 
 def test_a_driver_that_is_killed(ray, corpus, expected, tmp_path):

@@ -35,9 +35,20 @@ class RayNodes:
         with contextlib.chdir(self.folder):
             return self._cluster.add_node(num_cpus=1, object_store_memory=NODE_BYTES)
 
-    def remove_one(self):
+    @property
+    def removable(self):
+        """The ids of all nodes but the head."""
+        return [node.node_id for node in self._others]
+
+    @property
+    def all_nodes(self):
+        """The ids of all nodes."""
+        return [self._cluster.head_node.node_id, *self.removable]
+
+    def remove(self, node_id):
         """End a node without a warning, as when a machine is lost."""
-        self._cluster.remove_node(self._others.pop(0), allow_graceful=False)
+        node = self._others.pop(self.removable.index(node_id))
+        self._cluster.remove_node(node, allow_graceful=False)
 
     def add_one(self):
         self._others.append(self._add())

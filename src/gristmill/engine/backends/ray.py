@@ -163,14 +163,14 @@ class RayBackend:
             reference = cluster.start_actor(num_cpus=0, num_bytes=0, environment={}, node=node, is_bound=True)
             agent = Actor(self, reference, "gristmill.engine.ray_workers.actor_worker:NodeAgent")
             agent.describe(lambda answer: [])  # noqa: ARG005  (it runs on a node that a worker has described)
-            agent.on_memory_kill = partial(self._replace_agent, node, agent)
+            agent.on_death = partial(self._replace_agent, node, agent)
             self._agents[node] = agent
         return agent
 
     def _replace_agent(self, node: str, dead: Actor) -> None:
-        """Start another agent for one that was killed for lack of memory.
+        """Start another agent for one that was killed: without one, nobody sees that an item takes too long.
 
-        At once, because Ray kills the newest process first: the next one to be killed is then a worker.
+        At once, because for lack of memory Ray kills the newest process first: the next one is then a worker.
         """
         if self._agents.get(node) is dead:
             del self._agents[node]

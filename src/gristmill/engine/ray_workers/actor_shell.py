@@ -32,12 +32,15 @@ class ActorShell:
 
     def __init__(self) -> None:
         self._home = ""
+        self._description = b""
         self._server: Any = None
         self._answers: dict[bytes, bytes] = {}
         """The last answers, by the numbers of their calls."""
 
     def describe(self, request: bytes) -> bytes:
-        """Describe this process and what is installed on its node, as JSON."""
+        """Describe this process and what is installed on its node, as JSON. Asked again, it answers the same."""
+        if self._description:
+            return self._description
         asked = json.loads(request)
         self._home = asked["serves"]
         entries = [entry for entry in asked["path"] if os.path.exists(entry)]  # noqa: PTH110
@@ -54,7 +57,8 @@ class ActorShell:
             "recording": recording,
             "environment": describe_environment(asked["packages"]),
         }
-        return json.dumps(answer).encode()
+        self._description = json.dumps(answer).encode()
+        return self._description
 
     def call(self, message: bytes) -> bytes:
         """Serve one call. The same number again returns the same answer: the first one may have been lost."""

@@ -41,6 +41,11 @@ def is_memory_kill(error: BaseException | None) -> bool:
     return isinstance(error, cluster.list_errors().OutOfMemoryError) or "running low on memory" in str(error)
 
 
+def is_node_loss(error: BaseException | None) -> bool:
+    """Whether Ray says that an actor has ended because its node was lost or taken away."""
+    return bool(getattr(error, "preempted", False)) or "its node has died" in str(error)
+
+
 class Owner(Protocol):
     """The backend, as its actors see it."""
 
@@ -60,20 +65,21 @@ class Owner(Protocol):
 class Actor:
     """An actor and its numbered calls. A call that was lost on the way is asked again under its number."""
 
-    on_memory_kill: Callable[[], None] | None = None
-    """Called when an answer says that the actor was killed because memory ran out."""
+    on_death: Callable[[], None] | None = None
+    """Called when an answer says that the actor has died, but not its node: memory ran out, or somebody killed it."""
 
     def __init__(self, backend: Owner, reference: Any, serves: str) -> None:
         self._backend = backend
         self.reference = reference
         self._num_calls = 0
+        self._has_answered = False
         self.description: dict[str, Any] = {}
         self._serves = serves
 
     def describe(self, on_answer: Callable[[Future[bytes]], list[Event]]) -> None:
         """Ask what is installed there. `on_answer` is called inside of the backend's `wait`."""
         request = cluster.make_description_request(self._serves)
-        self._backend.submit(self.reference.describe.remote(request), on_answer)
+        self._ask(self.reference.describe, request, on_answer, monotonic() + _UNAVAILABLE_SECONDS)
 
     def read_description(self, answer: Future[bytes]) -> None:
         """Keep the answer to `describe`. Raises `ClusterError` if something else is installed there."""
@@ -84,18 +90,28 @@ class Actor:
         """Send a message. An actor that cannot be reached is asked again for a minute."""
         self._num_calls += 1
         numbered = self._num_calls.to_bytes(8) + message
-        self._send(numbered, on_answer, monotonic() + _UNAVAILABLE_SECONDS)
+        self._ask(self.reference.call, numbered, on_answer, monotonic() + _UNAVAILABLE_SECONDS)
 
-    def _send(self, numbered: bytes, on_answer: Callable[[Future[bytes]], list[Event]], give_up_at: float) -> None:
+    def _ask(
+        self, method: Any, message: bytes, on_answer: Callable[[Future[bytes]], list[Event]], give_up_at: float
+    ) -> None:
         def examine(answer: Future[bytes]) -> list[Event]:
-            if isinstance(answer.exception(), cluster.list_errors().ActorUnavailableError) and monotonic() < give_up_at:
-                self._backend.call_later(_ASK_AGAIN_SECONDS, partial(self._send, numbered, on_answer, give_up_at))
+            error = answer.exception()
+            if isinstance(error, cluster.list_errors().ActorUnavailableError) and monotonic() < give_up_at:
+                again = partial(self._ask, method, message, on_answer, give_up_at)
+                self._backend.call_later(_ASK_AGAIN_SECONDS, again)
                 return []
-            if self.on_memory_kill is not None and is_memory_kill(answer.exception()):
-                self.on_memory_kill()
+            # One that never answered is not replaced: the next one would not come up either.
+            if self.on_death is not None and (is_memory_kill(error) or (self._has_answered and self._has_died(error))):
+                self.on_death()
+            self._has_answered |= error is None
             return on_answer(answer)
 
-        self._backend.submit(self.reference.call.remote(numbered), examine)
+        self._backend.submit(method.remote(message), examine)
+
+    @staticmethod
+    def _has_died(error: BaseException | None) -> bool:
+        return isinstance(error, cluster.list_errors().ActorDiedError) and not is_node_loss(error)
 
 
 class RayWorker:
@@ -269,47 +285,54 @@ class RayWorker:
         return [] if self.has_ended else [self._end("was stopped")]
 
     def _on_error(self, error: BaseException | None) -> list[Event]:
-        """Find out how the actor ended. Its node's agent knows; where that is gone too, the node was lost."""
+        """Find out how the actor ended. Its node's agent knows, also where it was when it was killed on request."""
         if self._is_being_examined:  # errors of its other calls say the same
             return []
-        if self._is_stopping:
-            return [self._end("was stopped")]
         errors = cluster.list_errors()
         if isinstance(error, errors.ActorUnschedulableError | errors.RuntimeEnvSetupError):
             raise ClusterError(f"no worker can be started: {error}") from error
         if isinstance(error, errors.RayTaskError):
             raise ClusterError(f"{self.name} failed: {error}", help="this is an error of Gristmill") from error
-        out_of_memory = is_memory_kill(error)
-        if getattr(error, "preempted", False) or "node died" in str(error).lower() or self._agent is None:
-            return [self._end_unseen(out_of_memory=out_of_memory)]
+        if self._agent is None or is_node_loss(error):
+            return [self._end_unseen(error)]
         self._is_being_examined = True
         request = {"verb": "end", "pid": self._actor.description["pid"]}
-        self._agent.call(json.dumps(request).encode(), self._end_later(out_of_memory=out_of_memory))
-        self._backend.call_later(_AUTOPSY_SECONDS, partial(self._give_up_on_agent, out_of_memory=out_of_memory))
+        self._agent.call(json.dumps(request).encode(), partial(self._on_autopsy, error))
+        self._backend.call_later(_AUTOPSY_SECONDS, partial(self._give_up_on_agent, error))
         return []
 
-    def _end_later(self, *, out_of_memory: bool) -> Callable[[Future[bytes]], list[Event]]:
-        def report(answer: Future[bytes]) -> list[Event]:
-            if self.has_ended:
-                return []
-            if answer.exception() is not None:
-                return [self._end_unseen(out_of_memory=out_of_memory or is_memory_kill(answer.exception()))]
-            autopsy = json.loads(answer.result())
-            autopsy["out_of_memory"] |= out_of_memory
-            return [self._end(_MEMORY_CAUSE if autopsy["out_of_memory"] else "died", **autopsy)]
+    def _on_autopsy(self, error: BaseException | None, answer: Future[bytes]) -> list[Event]:
+        if self.has_ended:
+            return []
+        if answer.exception() is not None:
+            return [self._end_unseen(answer.exception() if not is_memory_kill(error) else error)]
+        autopsy = json.loads(answer.result())
+        if self._is_stopping:
+            return [self._end("was stopped", item=autopsy["item"], position=autopsy["position"])]
+        autopsy["out_of_memory"] |= is_memory_kill(error)
+        return [self._end(_MEMORY_CAUSE if autopsy["out_of_memory"] else "died", **autopsy)]
 
-        return report
-
-    def _give_up_on_agent(self, *, out_of_memory: bool) -> None:
+    def _give_up_on_agent(self, error: BaseException | None) -> None:
         if not self.has_ended:
-            self._backend.add_event(self._end_unseen(out_of_memory=out_of_memory))
+            self._backend.add_event(self._end_unseen(error, is_silent=True))
 
-    def _end_unseen(self, *, out_of_memory: bool) -> Died:
-        """End without an agent that saw it: the node was lost, unless memory ran out and both were killed for it."""
-        if not out_of_memory:
-            return self._end("was lost with its node", is_blameless=True)
+    def _end_unseen(self, error: BaseException | None, *, is_silent: bool = False) -> Died:
+        """End without an agent that saw it.
+
+        Only a node that was lost, or that says nothing any more, blames nobody. Everything else would go on for ever:
+        actors that die before they can answer, and work that ends its worker and the agent each time.
+        """
+        cluster.kill_actor(self._actor.reference)  # it may be alive, behind a connection that broke
+        if self._is_stopping:
+            return self._end("was stopped")
         _, item, position = self.current() or (0.0, -1, -1)
-        return self._end(_MEMORY_CAUSE, item=item, position=position, out_of_memory=True)
+        if is_memory_kill(error):
+            return self._end(_MEMORY_CAUSE, item=item, position=position, out_of_memory=True)
+        if is_silent or is_node_loss(error) or (self.node is not None and self.node not in cluster.list_nodes()):
+            return self._end("was lost with its node", is_blameless=True)
+        if self.node is None:
+            return self._end("ended before its first answer", crash_text=str(error))
+        return self._end("died, and the agent of its node", item=item, position=position)
 
     def _end(self, cause: str, **facts: Any) -> Died:
         self.has_ended = True
