@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -143,22 +144,45 @@ def test_modules_of_the_project_travel_with_the_job(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("named_by", ["argument", "environment", "auto"])
-@pytest.mark.parametrize("answers", ["refused", "never"])
-def test_a_head_that_does_not_answer_is_an_error(monkeypatch, named_by, answers):
-    """Ray itself would try for minutes. A host that is gone and a queue that is full look the same: no answer."""
+@pytest.mark.parametrize(
+    ("answers", "reason"), [("refused", "refused"), ("never", "timed out"), ("silent", "timed out")]
+)
+def test_a_head_that_does_not_answer_is_an_error(monkeypatch, named_by, answers, reason):
+    """Ray itself would try for minutes. A host that is gone and a queue that is full look the same: no answer.
+
+    A head that hangs takes the connection and says nothing.
+    """
     monkeypatch.setattr(cluster, "_import_ray", lambda: SimpleNamespace(is_initialized=lambda: False))
     monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 0.1)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with socket.socket() as head, socket.socket() as first, socket.socket() as second:
         head.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{head.getsockname()[1]}"
-        if answers == "never":
-            head.listen(0)
-            for waiting in (first, second):
-                waiting.setblocking(False)
-                waiting.connect_ex(head.getsockname())
+        if answers != "refused":
+            head.listen(0 if answers == "never" else 8)
+        for waiting in (first, second) if answers == "never" else ():
+            waiting.setblocking(False)
+            waiting.connect_ex(head.getsockname())
         if named_by != "argument":
             monkeypatch.setenv("RAY_ADDRESS", address)
-        reason = "refused" if answers == "refused" else "timed out"
         with pytest.raises(ClusterError, match=f"no Ray cluster answers at {address}: .*{reason}"):
             cluster.connect({"argument": address, "environment": None, "auto": "auto"}[named_by])
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_what_is_no_head_is_an_error(monkeypatch, answer):
+    """The port of the dashboard, for example."""
+    monkeypatch.setattr(cluster, "_import_ray", lambda: SimpleNamespace(is_initialized=lambda: False))
+
+    def serve():
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ClusterError, match="what answers there is not the head of a cluster"):
+            cluster.connect(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()

@@ -36,6 +36,10 @@ COMPARED_PACKAGES = (
 )
 """Packages that must have the same version on every node: they shape bytes, or carry them."""
 _CONNECT_SECONDS = 30.0
+_HTTP2_SETTINGS = b"\4"
+_HTTP2_HEADER_BYTES = 9
+"""A frame begins with its length (3 bytes), its type, its flags and its stream (4 bytes)."""
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _HTTP2_SETTINGS + bytes(5)
 _GRACE_HELP = "run the driver on the cluster: ray job submit --address http://HEAD:8265 -- gristmill run ..."
 
 
@@ -77,14 +81,30 @@ def _check_address(address: str) -> None:
 
 
 def _check_head(address: str) -> None:
-    """Refuse the address of a head that takes no connection within `_CONNECT_SECONDS`: Ray itself tries for minutes."""
+    """Refuse the address of a head that does not answer within `_CONNECT_SECONDS`: Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
     if not host:
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS) as head:
+            if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+                _greet_head(head)
     except (OSError, OverflowError) as error:
         raise _make_silence_error(address, error) from error
+
+
+def _greet_head(head: socket.socket) -> None:
+    """Begin a connection of HTTP/2, which Ray speaks, and raise `ConnectionError` unless the head does the same.
+
+    A head that hangs takes connections and says nothing. The dashboard, whose port is often taken for the head's,
+    answers in another protocol.
+    """
+    head.sendall(_HTTP2_GREETING)
+    answer = b""
+    while len(answer) < _HTTP2_HEADER_BYTES and (more := head.recv(_HTTP2_HEADER_BYTES - len(answer))):
+        answer += more
+    if answer[3:4] != _HTTP2_SETTINGS:
+        raise ConnectionError("what answers there is not the head of a cluster")
 
 
 def _make_silence_error(address: str, error: Exception) -> ClusterError:
