@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -110,6 +111,19 @@ def test_the_agent_tells_what_a_dead_worker_did_and_ends_its_children():
     os.close(recording)
     wait_until(lambda: not has_process(child), "the end of the worker's child", 10)
     assert not ask("watch", pid=worker.pid, recording=recording)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="recordings are opened through /proc")
+def test_the_agent_ends_a_worker_that_is_stopped():
+    """Ray's own kill is a message, which a stopped process does not read."""
+    recording = create_recording()
+    agent = NodeAgent()
+    with subprocess.Popen(["sleep", "600"], start_new_session=True, pass_fds=[recording]) as worker:
+        agent._watch(worker.pid, recording)
+        worker.send_signal(signal.SIGSTOP)
+        agent._end(worker.pid)
+        assert worker.wait() == -signal.SIGKILL
+    os.close(recording)
 
 
 def test_a_job_in_a_file_is_checked(tmp_path):

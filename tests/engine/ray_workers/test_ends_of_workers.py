@@ -133,6 +133,16 @@ def test_a_worker_that_is_killed_tells_where_it_was(owner, busy):
     assert (event.cause, event.item, event.position, event.is_blameless) == ("was stopped", 3, 7, False)
 
 
+def test_a_worker_that_is_killed_and_then_stopped_is_ended_by_the_agent(owner, busy):
+    """Ray's own kill takes five seconds where the process is stopped, and a driver that ends does not wait so long."""
+    busy.kill()
+    busy.stop()
+    assert [reference for reference, _ in owner.asked if reference[0] == "leave"] == []
+    owner.answer(CRASH)
+    assert json.loads(owner.asked[0][0][1][8:]) == {"verb": "end", "pid": 12}
+    assert owner.events == []
+
+
 def test_a_lost_node_is_known_by_the_error(owner, busy):
     owner.answer(NODE_LOSS)
     assert [(event.cause, event.is_blameless) for event in owner.events] == [("was lost with its node", True)]

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import ClusterError
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
     from gristmill.engine.worker.pickling import Buffer
     from gristmill.storage.locations import Location
+
+_LEAVE_SECONDS = 0.5
+"""How long a worker that was killed through Ray may take to end before it is killed by the kernel."""
+_LOOK_SECONDS = 0.01
 
 
 class JobFile:
@@ -119,8 +123,15 @@ class NodeAgent:
         return workers
 
     def _end(self, pid: int) -> dict[str, Any]:
-        """Report how a worker ended, and end what it left running."""
-        if _read_start(pid) in ("", self._started.pop(pid, "")):  # not another process with the same number
+        """Report how a worker ended, and end what it left running.
+
+        One that Ray was asked to kill may be on its way. One that is stopped would not end for seconds.
+        """
+        started = self._started.pop(pid, "")
+        deadline = monotonic() + _LEAVE_SECONDS
+        while _read_start(pid) == started != "" and monotonic() < deadline:
+            sleep(_LOOK_SECONDS)
+        if _read_start(pid) in ("", started):  # not another process with the same number
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
         num_kills, self._num_kills = self._num_kills, resources.count_oom_kills()
@@ -135,8 +146,9 @@ class NodeAgent:
 
 
 def _read_start(pid: int) -> str:
-    """Read when a process started; empty if there is none."""
+    """Read when a process started; empty if there is none, or it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
         return ""
+    return "" if not facts or facts[0] in "ZX" else facts[19]

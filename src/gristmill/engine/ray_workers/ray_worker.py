@@ -208,6 +208,8 @@ class RayWorker:
         return self._num_answers
 
     def stop(self) -> None:
+        if self._is_stopping:  # of one that was killed while it was busy, the agent of its node tells the end
+            return
         self._is_stopping = True
         if not self.is_placed:
             self.kill()
