@@ -200,3 +200,19 @@ def test_what_is_no_head_is_an_error(monkeypatch, answer):
         with pytest.raises(ClusterError, match="what answers there is not the head of a cluster"):
             cluster.connect(f"127.0.0.1:{server.getsockname()[1]}")
         thread.join()
+
+
+def test_settings_of_the_driver_leave_those_of_the_user(monkeypatch):
+    """At the exit Ray would wait to tell what nobody asked for."""
+    seen = []
+    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **options: seen.append(dict(os.environ)))
+    monkeypatch.setattr(cluster, "_import_ray", lambda: ray)
+    monkeypatch.setattr(os, "environ", {"RAY_metrics_report_interval_ms": "500"})
+    cluster.connect()
+    assert seen == [
+        {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_metrics_report_interval_ms": "500",
+            "RAY_task_events_report_interval_ms": "0",
+        }
+    ]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from gristmill_testing.golden_inputs import write_tokenizer
 
 from gristmill import steps
 from gristmill.core.errors import ClusterError
@@ -18,7 +19,11 @@ def check(tmp_path, monkeypatch):
     file = SimpleNamespace(path=str(tmp_path / "in.jsonl"), num_bytes=3)
     (tmp_path / "code.py").write_text("import helper\ndef clean(record): return helper.clean(record)")
     (tmp_path / "helper.py").write_text("def clean(record): return record")
-    stage = SimpleNamespace(all_steps=[steps.Map(call=f"{tmp_path}/code.py:clean"), steps.Length(min_chars=1)])
+    write_tokenizer(tmp_path / "tokenizer")
+    tokenize = steps.Tokenize(tokenizer="tokenizer", engine="tokenizers").resolve(str(tmp_path))
+    stage = SimpleNamespace(
+        all_steps=[steps.Map(call=f"{tmp_path}/code.py:clean"), steps.Length(min_chars=1), tokenize]
+    )
     sources = [SimpleNamespace(files=[file], stages=[stage]), SimpleNamespace(files=[], stages=[])]
     return write_node_check([tmp_path / "out"], sources, "run7")
 
@@ -48,3 +53,14 @@ def test_inputs_that_are_missing_or_differ(check, tmp_path):
         check_node(replace(check, files=((str(tmp_path / "none"), 3),)))
     with pytest.raises(ClusterError, match="with 3 bytes, and the driver with 4"):
         check_node(replace(check, files=((str(tmp_path / "in.jsonl"), 4),)))
+
+
+def test_a_tokenizer_that_differs_or_is_missing(check, tmp_path):
+    """It is known before any work, not when the stage comes that uses it."""
+    tokenizer = tmp_path / "tokenizer" / "tokenizer.json"
+    tokenizer.write_bytes(tokenizer.read_bytes() + b" ")
+    with pytest.raises(ClusterError, match="another tokenizer"):
+        check_node(check)
+    tokenizer.unlink()
+    with pytest.raises(ClusterError, match="cannot read the tokenizer"):
+        check_node(check)

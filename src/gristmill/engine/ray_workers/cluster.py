@@ -37,8 +37,8 @@ COMPARED_PACKAGES = (
 """Packages that must have the same version on every node: they shape bytes, or carry them."""
 _CONNECT_SECONDS = 30.0
 _QUIET_END = {"RAY_task_events_report_interval_ms": "0", "RAY_metrics_report_interval_ms": "86400000"}
-"""For a cluster that ends with this process: nobody is left to be told of tasks and metrics. At its exit Ray would wait
-five seconds for that, and often crash meanwhile, in a thread that still counts."""
+"""What a driver tells the cluster of itself: nothing of its tasks, and its metrics once a day. At the exit Ray would
+wait up to five seconds to tell them, and often crash meanwhile, in a thread that still counts (seen with Ray 2.60)."""
 _HTTP2_SETTINGS = b"\4"
 _HTTP2_HEADER_BYTES = 9
 """A frame begins with its length (3 bytes), its type, its flags and its stream (4 bytes)."""
@@ -63,8 +63,7 @@ def connect(address: str | None = None) -> None:
     try:
         # A dashboard, and whether Ray reports its use to its makers, matter only to a cluster that is started here.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if address in (None, "local") and not os.environ.get("RAY_ADDRESS"):
-            os.environ.update(_QUIET_END | os.environ)
+        os.environ.update(_QUIET_END | os.environ)
         ray.init(address=address, include_dashboard=False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError) as error:
         raise _make_silence_error(address or os.environ.get("RAY_ADDRESS", "the address found here"), error) from error

@@ -6,7 +6,10 @@ import secrets
 import socket
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import xxhash
 
 from gristmill.core.errors import ClusterError, RemoteStoreError
 from gristmill.core.recipe import step_parameters
@@ -15,6 +18,7 @@ from gristmill.runtime.function import Function
 from gristmill.runtime.shipped_code import ShippedCode, collect_code
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.locations import Location, measure_file, parse_location
+from gristmill.text.tokenizers.files import TOKENIZER, TokenizerFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,12 +30,14 @@ _HELP = "mount the same file system on every node, or put inputs and output on a
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """A token that the driver has written to its folders, and one input file of each source with its size."""
+    """A token that the driver has written to its folders, an input file of each source with its size, tokenizers."""
 
     locations: tuple[Location, ...]
     """In the output folder, and in that of intermediate data if it is another one."""
     token: bytes
     files: tuple[tuple[str, int], ...]
+    tokenizers: tuple[tuple[str, str], ...]
+    """The path and the xxh3 of each: the stage that needs one may come after hours."""
     code: ShippedCode
     """The code of functions, which is used in place of what the node has."""
 
@@ -45,18 +51,15 @@ def write_node_check(folders: Iterable[Location], sources: Sequence[SourcePlan],
             file.write(token)
             file.commit(sync=False)
     first_files = [source.files[0] for source in sources if source.files]
-    functions = [
-        value
-        for source in sources
-        for stage in source.stages
-        for step in stage.all_steps
-        for value in step_parameters(step).values()
-        if isinstance(value, Function)
-    ]
+    steps = [step for source in sources for stage in source.stages for step in stage.all_steps]
+    functions = [value for step in steps for value in step_parameters(step).values() if isinstance(value, Function)]
+    values = (getattr(step, name) for step in steps for name in step.__struct_fields__)
+    tokenizers = {(value.path, value.files[TOKENIZER]) for value in values if isinstance(value, TokenizerFiles)}
     return NodeCheck(
         locations,
         token,
         tuple((file.path, file.num_bytes) for file in first_files),
+        tuple(sorted(tokenizers)),
         collect_code(functions),
     )
 
@@ -80,4 +83,11 @@ def check_node(check: NodeCheck) -> None:
             raise ClusterError(
                 f"node {host} sees {path} with {size:,} bytes, and the driver with {num_bytes:,}", help=_HELP
             )
+    for path, xxh3 in check.tokenizers:
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise ClusterError(f"node {host} cannot read the tokenizer {path}: {error}", help=_HELP) from error
+        if xxhash.xxh3_64_hexdigest(content) != xxh3:
+            raise ClusterError(f"node {host} has another tokenizer at {path} than the driver", help=_HELP)
     check.code.install()
