@@ -130,7 +130,7 @@ class StageRunner:
             return
         options = self._options
         if here:
-            options = replace(options, backend="serial", workers="auto", timeout=None, pin="none")
+            options = replace(options, backend="serial", workers="auto", timeout=None, pin="none", ray_address=None)
         with self._open_sync_thread() as sync_thread:
             for task, result in self._start_tasks(function, stage, tasks, desc, options):
                 self.add_receipt(task.id, result, sync_thread)
