@@ -7,6 +7,7 @@ import uuid
 import pytest
 from gristmill_testing import small_tokenizers
 from gristmill_testing.buckets import Bucket
+from gristmill_testing.faulty_proxy import FaultyProxy
 
 import gristmill as gm
 from gristmill import Recipe, steps
@@ -22,6 +23,7 @@ from gristmill.pipeline.publishing.clean import clean
 from gristmill.storage.leases.holder import describe_process
 from gristmill.storage.locations import StorePath, list_files_below, parse_location
 from gristmill.storage.stores import options
+from gristmill.storage.stores.open_store import forget_stores
 from gristmill.storage.user_cache.local_copies import choose_copies_folder
 
 WORDS = [f"word{number}" for number in range(300)]
@@ -210,6 +212,41 @@ def test_clean_removes_an_unfinished_run_and_nothing_else(corpus, output, monkey
     assert not removed.is_dataset
     assert removed.files
     assert list_files(output) == {"notes.txt"}
+
+
+def test_another_output_inside_this_one_is_not_touched(corpus, output):
+    """Both count their epochs from one, so names of the inner dataset look like attempts of the outer one."""
+    outer, inner = run(simple_recipe(corpus, output)), run(simple_recipe(corpus, f"{output}/copy"))
+    run(simple_recipe(corpus, output), overwrite=True)
+    clean(parse_location(output))
+    assert gm.open_dataset(f"{output}/copy").verify().problems == []
+    assert inner.manifest.dataset_hash == outer.manifest.dataset_hash
+
+
+def test_unfinished_uploads_of_others_are_not_aborted(corpus, s3):
+    """Killed workers leave parts where shards and intermediate data go; other tools may upload there, too."""
+    output = f"{s3.url}/out"
+    recipe = simple_recipe(corpus, output)
+    run(recipe)
+    ours = ["out/train/web/shard-0123-00000001-0123abcd-0.arrow", "out/.gristmill/stored/x-train-0.arrow"]
+    theirs = ["out/notes.bin", "out/copy/train/web/shard-0123-00000001-0123abcd-0.arrow", "outside"]
+    s3.put("out/copy/manifest.json", b"{}")
+    for key in ours + theirs:
+        s3.client.create_multipart_upload(Bucket=s3.name, Key=key)
+    clean(parse_location(output))
+    assert sorted(s3.unfinished_uploads()) == sorted(theirs)
+
+
+def test_a_run_succeeds_where_uploads_may_not_be_listed(corpus, s3, seaweed, monkeypatch, caplog):
+    recipe = simple_recipe(corpus, f"{s3.url}/out")
+    run(recipe)
+    proxy = FaultyProxy(seaweed.port)
+    proxy.fault = lambda line, number: "denied" if "uploads" in line else None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+    forget_stores()
+    run(recipe, overwrite=True)
+    proxy.close()
+    assert "parts of unfinished uploads may be left" in caplog.text
 
 
 def test_a_finished_run_is_resumed_from_its_receipts(corpus, output, monkeypatch, tmp_path):

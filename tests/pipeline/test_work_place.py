@@ -18,7 +18,11 @@ from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline.publishing.clean import clean
 from gristmill.pipeline.stages.receipt_log.receipts import Receipts
-from gristmill.pipeline.work_folder import find_intermediate_folder
+from gristmill.pipeline.work_folder import (
+    find_intermediate_folder,
+    open_intermediate_folder,
+    remove_intermediate_data,
+)
 from gristmill.storage.commit import write_file
 from gristmill.storage.locations import list_files_below, parse_location
 from gristmill.storage.stores import options
@@ -267,3 +271,14 @@ def test_the_command_refuses_them_too(corpus, tmp_path, monkeypatch, capsys):
 def test_memory_is_refused_for_workers_elsewhere(corpus, tmp_path):
     with pytest.raises(UsageError, match="in the memory of this process"):
         gm.run(make_small_recipe(corpus, tmp_path / "out", "memory://x/y"), backend="processes", progress=False)
+
+
+def test_parts_of_killed_uploads_go_with_the_data(s3, tmp_path):
+    options.name_bucket(s3.url)
+    place = open_intermediate_folder(tmp_path, parse_location(f"{s3.url}/scratch"), "run1")
+    theirs = "scratch/gristmill-other/y"
+    for key in (f"scratch/{place.name}/x", theirs):
+        s3.client.create_multipart_upload(Bucket=s3.name, Key=key)
+    remove_intermediate_data(tmp_path)
+    assert s3.unfinished_uploads() == [theirs]
+    assert s3.list_keys() == []

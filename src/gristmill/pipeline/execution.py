@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from gristmill.core.books import Account, add_books
+from gristmill.core.errors import RemoteStoreError
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
@@ -156,9 +157,11 @@ class Execution:
             finished = {source.plan.name: _finish(source) for source in sources}
             lane = self._write_mixed_lane(sources)
             manifest = publish.publish(self._plan, finished, self._held, self._deduplicated, lane, self._decontaminated)
-        except BaseException:
+        except BaseException as error:
             for folder in {self._plan.output, self._work}:
                 remove_temporaries(folder, self._run_id)  # of workers that ended in the middle of a file
+            if isinstance(error, Exception) and not isinstance(error, RemoteStoreError):
+                self._held.check()  # a run that has taken over empties the work folder: its name tells more
             raise
         finally:
             self._watch.close()

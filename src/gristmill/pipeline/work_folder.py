@@ -10,6 +10,7 @@ folder. So whoever has the output finds the data, and nothing without the token 
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import StoreRefusedError, UsageError
 from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.storage.commit import make_folder, remove_temporaries, write_file
 from gristmill.storage.locations import StorePath, list_files_below, list_names, parse_location
@@ -29,7 +30,7 @@ from gristmill.storage.urls import find_bucket
 from gristmill.storage.wait_clock import INTERMEDIATE_DATA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from gristmill.storage.listing.known_files import KnownFiles
     from gristmill.storage.locations import Location
@@ -56,6 +57,8 @@ _POINTER = f"{WORK_FOLDER}/intermediate.json"
 """Where the intermediate data is, if it is not in the work folder."""
 _OWNER = "gristmill-owner.json"
 """In a folder of intermediate data: the output that it belongs to."""
+
+_log = logging.getLogger("gristmill")
 
 
 def work_path(name: str) -> str:
@@ -163,6 +166,20 @@ def remove_files(output: Location, paths: Iterable[str]) -> None:
             folder.rmdir()
 
 
+def abort_uploads(folder: Location, is_ours: Callable[[str], bool]) -> None:
+    """Abort what was being uploaded to a folder when its run was killed: parts of files, which no listing shows.
+
+    Only paths below the folder that are `ours`. Some may write to a bucket, but not list its uploads: they are told.
+    """
+    if not isinstance(folder, StorePath):
+        return
+    store, key = folder.open_store()
+    try:
+        store.abort_uploads(f"{key}/", lambda upload: is_ours(upload.removeprefix(f"{key}/")))
+    except StoreRefusedError as error:
+        _log.warning("parts of unfinished uploads may be left: %s", error.message)
+
+
 def remove_work_folder(output: Location, paths_to_keep: Collection[str] = ()) -> None:
     """Remove the work folder except for some files, and all temporary files of runs that were killed.
 
@@ -263,6 +280,7 @@ def remove_intermediate_data(output: Location) -> None:
     place = pointer.locate()
     if _read_owner(pointer) is not None and not _is_of_another(output, pointer):
         remove_temporaries(place, None)
+        abort_uploads(place, lambda _: True)
         # Its name last: what is interrupted is removed the next time.
         remove_files(place, [path for path, _ in list_files_below(place) if path != _OWNER])
         remove_files(place, [_OWNER])

@@ -130,7 +130,7 @@ class UploadedFiles:
         names = decode_stored(content, list[StoredPath], journal)
         ours = [name for name in names if name.startswith(self._stem) and name.endswith(self._suffixes or "")]
         for name in ours:
-            self._store.abort_uploads(self._folder_key + name)
+            self._store.abort_uploads(self._folder_key + name, (self._folder_key + name).__eq__)
         self._delete(_sort_for_upload(ours)[::-1])
         self._store.delete([self._journal_key])
 

@@ -1,5 +1,6 @@
 """Two runs on one output, dead holders, stolen leases, lost answers: one holder at a time, and the other one knows."""
 
+import errno
 import itertools
 import subprocess
 import sys
@@ -140,6 +141,53 @@ def test_the_heartbeat_notices_a_stolen_lease(place, monkeypatch):
         assert not first._thread.is_alive()
         with pytest.raises(LeaseLostError):
             first.check()
+
+
+def test_a_lease_that_was_stolen_twice_is_lost_though_the_thief_has_left(place):
+    """The run that came last has removed the files of all earlier ones."""
+    with Lease(*place) as first:
+        with Lease(*place, take_over=True):
+            pass
+        with Lease(*place) as third:
+            third.remove_old_files()
+        with pytest.raises(LeaseLostError):
+            first.check()
+
+
+def test_a_disk_that_fails_once_does_not_end_the_heartbeat(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.01)
+    store = PosixStore(tmp_path)
+    put, beaten = store.put, threading.Event()
+    failures = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EIO, "Input/output error")]
+
+    def fail_at_first(key, data, **conditions):
+        if key.endswith(".beat") and failures:
+            raise failures.pop()
+        version = put(key, data, **conditions)
+        if key.endswith(".beat"):
+            beaten.set()
+        return version
+
+    store.put = fail_at_first
+    with Lease(store, "lease") as lease:
+        assert beaten.wait(30)
+        lease.check()
+    assert [record.message for record in caplog.records if "Stale file handle" in record.message]
+
+
+def test_a_lease_that_cannot_be_released_does_not_hide_how_the_run_ended(tmp_path, caplog):
+    store = PosixStore(tmp_path)
+    put = store.put
+
+    def fail_at_last(key, data, **conditions):
+        if key.endswith(".released"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return put(key, data, **conditions)
+
+    store.put = fail_at_last
+    with pytest.raises(KeyError, match="of the run"), Lease(store, "lease"):
+        raise KeyError("of the run")
+    assert "could not be released" in caplog.text
 
 
 def test_many_contenders_have_one_winner(place):

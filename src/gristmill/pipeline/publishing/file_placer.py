@@ -18,8 +18,8 @@ from gristmill.pipeline.stages.receipt_log.receipts import encode_receipt
 from gristmill.pipeline.work_folder import is_work_path
 from gristmill.shards.manifests.stored_files import LaneIndex, Shard, StoredFile
 from gristmill.shards.token_rows import is_masked
+from gristmill.storage.commit import is_lease_epoch
 from gristmill.storage.listing.known_files import KnownFiles
-from gristmill.storage.locations import StorePath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,8 +37,8 @@ class FilePlacer:
     def __init__(self, plan: Plan, old: Manifest | None, run_id: str) -> None:
         self.run_id = run_id
         self._files = KnownFiles(plan.output)
-        self._mark = f"-{run_id}-{secrets.token_hex(4)}" if isinstance(plan.output, StorePath) else ""
-        """What makes a name on a store that of this run: nothing there is ever overwritten."""
+        self._mark = f"-{run_id}-{secrets.token_hex(4)}" if is_lease_epoch(run_id) else ""
+        """What makes a name that of this run where others may write, too: nothing there is ever overwritten."""
         self._write = plan.write
         self._suffix = plan.write.suffix
         self._is_masked = is_masked(plan.shard_schema)

@@ -22,11 +22,20 @@ import msgspec
 
 from gristmill.pipeline.stages.receipt_log.receipt_storage import open_receipts
 from gristmill.pipeline.stages.slices.slice_task import SliceResult
-from gristmill.pipeline.work_folder import JOURNAL, UNIT_RECEIPTS, is_work_path, remove_files, remove_work_folder
+from gristmill.pipeline.work_folder import (
+    JOURNAL,
+    UNIT_RECEIPTS,
+    WORK_FOLDER,
+    abort_uploads,
+    is_work_path,
+    remove_files,
+    remove_work_folder,
+)
+from gristmill.shards.kept_signatures import SIGNATURES
 from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.shards.report import REPORT_PAGE, make_derived_files
-from gristmill.storage.commit import PendingFile, make_folder, sync_folder, write_file
+from gristmill.storage.commit import PendingFile, is_lease_epoch, make_folder, sync_folder, write_file
 from gristmill.storage.listing.known_files import KnownFiles
 from gristmill.storage.locations import StorePath, list_files_below
 from gristmill.storage.stored_paths import StoredPath, decode_stored, path_below
@@ -40,6 +49,8 @@ if TYPE_CHECKING:
 
 _ATTEMPT = re.compile(r"-(\d{8})-[0-9a-f]{8}[-./]")
 """The epoch and attempt in the name of a file on a store."""
+_OTHER_OUTPUT = re.compile(rf".+?/(?=(?:{re.escape(WORK_FOLDER)}/|{re.escape(MANIFEST)}$))")
+"""The folder of another output inside this one. Its epochs are its own."""
 
 
 class PublishJournal(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +88,7 @@ def replace_dataset(
             receipts.write(line)
         write_file(root / JOURNAL, msgspec.json.encode(journal), run_id)
         _move_files(root, moves)
+        held.check()  # up to here all names were this run's own, and the moves may have taken long
         for path, content in side_files.items():
             write_file(path_below(root, path), content, run_id)
         receipts.commit()
@@ -102,7 +114,8 @@ def recover_interrupted_publish(root: Location, run_id: str) -> None:
     named = {*manifest_paths(manifest)}
     if isinstance(root, Path):
         # A move that was not made yet, or is undone already, has no file in its place.
-        _move_files(root, [(target, path) for path, target in journal.moves if path_below(root, target).exists()])
+        moves = [(target, path) for path, target in journal.moves if target not in named]
+        _move_files(root, [(target, path) for target, path in moves if path_below(root, target).exists()])
     old_side_files = make_derived_files(manifest) if manifest is not None else {}
     for path, content in old_side_files.items():
         write_file(path_below(root, path), content, run_id)
@@ -152,24 +165,34 @@ def find_damaged_file(root: Location, manifest: Manifest) -> str | None:
 def remove_orphans(
     root: Location, manifest: Manifest | None, held: HeldOutput, *, may_have_uploads: bool = True
 ) -> None:
-    """Remove what killed runs, or workers of this one, have left on a store: only names that tell their epoch.
+    """Remove what killed runs, or workers of this one, have left where a lease is held: names that tell their epoch.
 
     Without a manifest nothing is finished, and all of it goes. Unfinished uploads are left only by what was killed;
     looking for them takes a client of their own, and as long as all else of a small run.
     """
-    if not isinstance(root, StorePath):
+    if not is_lease_epoch(held.run_id):
         return
     held.check()
     named = {*manifest_paths(manifest)}
-    orphans = []
+    attempts, others = [], set()
     for path, _ in list_files_below(root):
-        epoch = _ATTEMPT.search(path)
-        if epoch and int(epoch[1]) <= int(held.run_id) and path not in named and not is_work_path(path):
-            orphans.append(path)
-    remove_files(root, orphans)
+        if other := _OTHER_OUTPUT.match(path):
+            others.add(other[0])
+        elif _is_left_over(path, held) and path not in named and not is_work_path(path):
+            attempts.append(path)
+    theirs = tuple(others)
+    remove_files(root, [path for path in attempts if not path.startswith(theirs)])
     if may_have_uploads:
-        store, key = root.open_store()
-        store.abort_uploads(f"{key}/")
+        made = (f"{WORK_FOLDER}/", f"{SIGNATURES}/")
+        abort_uploads(
+            root, lambda path: path.startswith(made) or (_is_left_over(path, held) and not path.startswith(theirs))
+        )
+
+
+def _is_left_over(path: str, held: HeldOutput) -> bool:
+    """Tell whether a file was made by this run or an earlier one, by its name."""
+    epoch = _ATTEMPT.search(path)
+    return epoch is not None and int(epoch[1]) <= int(held.run_id)
 
 
 def _move_files(root: Location, moves: Iterable[tuple[str, str]]) -> None:

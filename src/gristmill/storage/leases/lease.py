@@ -78,12 +78,17 @@ class Lease:
         if self._thread is not None:
             self._thread.join()
         if not self.is_lost:
-            self._store.put(self._key(self.epoch, "released"), b"")
-            self._store.delete([self._key(self.epoch, "beat")])
+            try:
+                self._store.put(self._key(self.epoch, "released"), b"released")  # listings ask for empty objects again
+                self._store.delete([self._key(self.epoch, "beat")])
+            except (RemoteStoreError, OSError) as error:  # what the run was about has succeeded or failed by itself
+                _log.warning(
+                    "the lease could not be released, so another machine waits for its end: %s", _first_line(error)
+                )
 
     def check(self) -> None:
         """Raise `LeaseLostError` if another run has taken over."""
-        if self.is_lost or self._exists(self.epoch + 1):
+        if self.is_lost or self._is_taken_over():
             self.is_lost = True
             raise LeaseLostError(
                 f"another run has taken over {self._store.url(self._prefix)}",
@@ -95,6 +100,10 @@ class Lease:
         self._store.delete(
             [entry.key for entry in self._list_files() if int(entry.key.rpartition("/")[2][:8]) < self.epoch]
         )
+
+    def _is_taken_over(self) -> bool:
+        """Tell whether there is a later epoch. The next one may be gone: whoever held it after that has cleaned up."""
+        return self._find_last_epoch() > self.epoch
 
     def _find_last_epoch(self) -> int:
         return max((int(entry.key.rpartition("/")[2][:8]) for entry in self._list_files()), default=0)
@@ -144,13 +153,13 @@ class Lease:
         number = 0
         while not self._stopping.is_set():
             try:
-                if self._exists(self.epoch + 1):
+                if self._is_taken_over():
                     self.is_lost = True
                     return
                 number += 1
                 self._store.put(self._key(self.epoch, "beat"), f"{self._holder.token} {number}".encode())
-            except RemoteStoreError as error:  # the next one may come through; others wait for six of them
-                _log.warning("a heartbeat failed: %s", error.message)
+            except (RemoteStoreError, OSError) as error:  # the next may come through; others wait for six of them
+                _log.warning("a heartbeat failed: %s", _first_line(error))
             self._stopping.wait(BEAT_SECONDS)
 
     def _key(self, epoch: int, suffix: str = "json") -> str:
@@ -207,6 +216,10 @@ def _probe(store: Store, prefix: str) -> None:
             f"{store.url(prefix)}: the store cannot be used for output: {problem}",
             help="use a store with conditional writes (AWS, Google, Azure, MinIO, Ceph, SeaweedFS), or a shared folder",
         )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _is_refused(request: Callable[[], object]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from gristmill.core.errors import GristmillError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
     from typing_extensions import Buffer
@@ -82,8 +82,8 @@ class Store(Protocol):
     def list_folder(self, prefix: str) -> Iterator[StoredObject | str]:
         """Iterate over the objects of one folder, and the names of the folders in it."""
 
-    def abort_uploads(self, prefix: str) -> Iterable[str]:
-        """Abort the unfinished uploads below a folder; return their keys."""
+    def abort_uploads(self, prefix: str, is_ours: Callable[[str], bool]) -> Iterable[str]:
+        """Abort the unfinished uploads whose keys begin like this and are ours; return their keys."""
 
 
 PIECE_BYTES = 8 * 2**20

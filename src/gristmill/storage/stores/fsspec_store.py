@@ -19,7 +19,7 @@ from gristmill.storage.stores.requests import ask_store
 from gristmill.storage.urls import find_bucket, find_protocol, redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from typing_extensions import Buffer
 
@@ -134,7 +134,7 @@ class FsspecStore:
             elif not info["name"].endswith("/"):
                 yield self._to_object(info)
 
-    def abort_uploads(self, prefix: str) -> list[str]:  # noqa: ARG002
+    def abort_uploads(self, prefix: str, is_ours: Callable[[str], bool]) -> list[str]:  # noqa: ARG002
         return []
 
     def _find_info(self, key: str) -> dict[str, Any]:

@@ -151,14 +151,17 @@ class ObjectStore:
                         offset = f"{folder}{name}{_AFTER_FOLDER}"
                         break
 
-    def abort_uploads(self, prefix: str) -> list[str]:
+    def abort_uploads(self, prefix: str, is_ours: Callable[[str], bool]) -> list[str]:
         if self._protocol not in ("s3", "s3a"):
             return []  # Google's and Azure's parts go by themselves after a week
+        return cast("list[str]", self._ask(prefix, partial(self._abort_listed, prefix, is_ours)))
+
+    def _abort_listed(self, prefix: str, is_ours: Callable[[str], bool]) -> list[str]:
         client = open_s3_client(self._options)
         aborted = []
         pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
-        for page in pages:
-            for upload in page.get("Uploads", []):
+        for upload in (upload for page in pages for upload in page.get("Uploads", [])):
+            if is_ours(upload["Key"]):
                 client.abort_multipart_upload(Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"])
                 aborted.append(str(upload["Key"]))
         return aborted

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar
 from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError, StoredObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -79,9 +79,13 @@ class PosixStore:
             if path.is_dir():
                 yield path.name
             elif not path.name.endswith(".tmp"):
-                yield _to_object(path.relative_to(self._root).as_posix(), path.stat())
+                try:
+                    status = path.stat()
+                except FileNotFoundError:  # somebody else has removed it meanwhile
+                    continue
+                yield _to_object(path.relative_to(self._root).as_posix(), status)
 
-    def abort_uploads(self, prefix: str) -> list[str]:  # noqa: ARG002
+    def abort_uploads(self, prefix: str, is_ours: Callable[[str], bool]) -> list[str]:  # noqa: ARG002
         return []
 
     def _link(self, temporary: Path, path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.pipeline.stages.receipt_log.receipts import Receipts
+from gristmill.storage.commit import is_lease_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
 
 
 def open_receipts(path: Location, run_id: str, check_lease: Callable[[], object]) -> Receipts:
-    """Open the receipts of an output folder, wherever it is."""
-    if isinstance(path, Path):
+    """Open the receipts of an output folder, wherever it is.
+
+    Where several machines can reach it, a run that was replaced may go on for a while, so no two runs may append to one
+    file, not even on a file system that could.
+    """
+    if isinstance(path, Path) and not is_lease_epoch(run_id):
         return Receipts(path)
     from gristmill.pipeline.stages.receipt_log.uploaded_receipts import UploadedReceipts  # noqa: PLC0415  (most outputs are local)
 

@@ -21,7 +21,6 @@ from gristmill.storage.listing.packed_index import PackedIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from gristmill.storage.locations import Location
 
@@ -45,8 +44,8 @@ class Receipts:
     One thread may add receipts while others look them up.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path: Location = path
+    def __init__(self, path: Location) -> None:
+        self._path = path
         self._lines = PackedIndex()
         """Where each receipt's line begins, by fingerprint."""
         self._end = 0
