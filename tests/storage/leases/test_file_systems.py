@@ -1,5 +1,6 @@
 import pytest
 
+from gristmill.storage.leases import file_systems
 from gristmill.storage.leases.file_systems import find_file_system, is_shared_file_system
 
 MOUNTS = r"""22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw
@@ -29,3 +30,9 @@ def test_the_deepest_mount_counts(folder, kind):
 
 def test_a_temporary_folder_is_local(tmp_path):
     assert not is_shared_file_system(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "wekafs", "virtiofs", "fuse", "fuse.sshfs"])
+def test_what_others_can_mount_is_shared(kind, monkeypatch):
+    monkeypatch.setattr(file_systems, "find_file_system", lambda folder: kind)
+    assert is_shared_file_system("/mnt")

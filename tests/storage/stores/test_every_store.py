@@ -6,10 +6,12 @@ import uuid
 
 import pytest
 
-from gristmill.core.errors import SourceChangedError
+from gristmill.core.errors import SourceChangedError, StoreRefusedError, UsageError
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.listing.paths import find_files
 from gristmill.storage.locations import StorePath, list_files_below, measure_file
 from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError
+from gristmill.storage.stores.open_store import forget_stores
 
 
 @pytest.fixture(params=["memory", "s3", "gs", "az"])
@@ -140,3 +142,26 @@ def test_orphaned_parts_are_found_and_aborted(s3):
     store, key = StorePath(f"{s3.url}/out").open_store()
     assert list(store.abort_uploads(f"{key}/", lambda key: key.endswith("orphan"))) == ["out/orphan"]
     assert sorted(s3.unfinished_uploads()) == ["other/theirs", "out/theirs"]
+
+
+def test_a_refusal_names_the_url_and_whose_keys_were_used(s3, tmp_path, monkeypatch):
+    """In one line, without the keys."""
+    (tmp_path / "credentials").write_text("[research]\naws_access_key_id = K1\naws_secret_access_key = S1\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "S2")
+    monkeypatch.setenv("AWS_PROFILE", "research")
+    for name, used in (("AWS_ACCESS_KEY_ID", "the keys in AWS_ACCESS_KEY_ID"), (None, "profile research")):
+        monkeypatch.setenv(name, "K2") if name else monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        forget_stores()
+        with pytest.raises(StoreRefusedError) as caught:
+            StorePath(f"{s3.url}/x").read_bytes()
+        assert caught.value.message.startswith(f"{s3.url}/x ({used}): access is denied: ")
+        assert "\n" not in caught.value.message
+        assert not [secret for secret in ("K1", "S1", "K2", "S2") if secret in str(caught.value)]
+
+
+def test_a_bucket_that_does_not_exist_is_no_empty_folder(s3):
+    missing = StorePath(f"{s3.url}-missing/web")
+    for ask in (missing.is_dir, missing.read_bytes, lambda: find_files(f"{missing}/*.jsonl")):
+        with pytest.raises(UsageError, match=rf"{s3.url}-missing/ \(.*\): there is no such bucket"):
+            ask()

@@ -1,10 +1,12 @@
 """Files that several machines replace: of several replacements of one version exactly one succeeds."""
 
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
+from gristmill.core.errors import UsageError
 from gristmill.storage.stores.base import ObjectChangedError
 from gristmill.storage.stores.posix_store import PosixStore
 
@@ -75,3 +77,15 @@ def test_another_version_is_not_replaced(tmp_path):
     with pytest.raises(ObjectChangedError):
         store.put("manifest.json", b"third", replaces=old)
     assert (tmp_path / "manifest.json").read_bytes() == b"second"
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path, monkeypatch):
+    """As those that show a bucket as a folder."""
+
+    def refuse(path, target):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with pytest.raises(UsageError, match="no hard links"):
+        PosixStore(tmp_path).put("lease", b"1", create=True)
+    assert list(tmp_path.iterdir()) == []

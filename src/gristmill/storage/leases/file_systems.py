@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 _SHARED = re.compile(
-    r"nfs\d?|lustre|gpfs|ceph|beegfs|glusterfs|cifs|smb\d?|smbfs|afs|orangefs|pvfs2|ocfs2|gfs2|9p|fuse(\..+)?"
+    r"nfs\d?|lustre|gpfs|ceph|beegfs|glusterfs|wekafs|panfs|cifs|smb\d?|smbfs|afs|orangefs|pvfs2|ocfs2|gfs2"
+    r"|9p|virtiofs|fuse(\..+)?"
 )
 
 

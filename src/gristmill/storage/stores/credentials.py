@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gristmill.storage.stores.options import StorageOptions
 
 _KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
+_PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
+"""As botocore looks for them, the first one first."""
 _ENDPOINT_VARIABLES = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
@@ -51,6 +53,20 @@ def choose_settings(protocol: str, options: StorageOptions) -> tuple[dict[str, A
         settings["credential_provider"] = _make_google_provider()
     endpoint = options.endpoint or _find_obstore_endpoint(protocol)
     return settings, {"allow_http": True} if _is_plain(endpoint) else {}
+
+
+def describe_credentials(protocol: str, options: StorageOptions) -> str:
+    """Say which credentials a bucket is reached with, for messages; empty if that is up to the provider's library."""
+    if options.anonymous:
+        return "without credentials"
+    if options.profile:
+        return f"profile {options.profile}"
+    if protocol not in ("s3", "s3a"):
+        return ""
+    if _KEY_VARIABLE in os.environ:  # noqa: TID251  (botocore prefers it to the profile in the environment)
+        return f"the keys in {_KEY_VARIABLE}"
+    profile = next(filter(None, (os.environ.get(name) for name in _PROFILE_VARIABLES)), None)  # noqa: TID251
+    return f"profile {profile}" if profile else ""
 
 
 def look_up_options(bucket: str, options: StorageOptions) -> StorageOptions:

@@ -17,7 +17,13 @@ from gristmill.core.errors import StoreRefusedError, UsageError
 from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError, StoredObject
 from gristmill.storage.stores.credentials import choose_settings, open_s3_client
 from gristmill.storage.stores.ranged_stream import RangedStream
-from gristmill.storage.stores.requests import TRIES, ask_store, make_changed_error, make_settings_error
+from gristmill.storage.stores.requests import (
+    TRIES,
+    ask_store,
+    make_changed_error,
+    make_missing_bucket_error,
+    make_settings_error,
+)
 from gristmill.storage.urls import OBJECT_STORES, find_bucket
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure"}
 _GOOGLE = ("gs", "gcs")
 CONCURRENT_PARTS = 8
 """The parts of an upload that are under way at once: 106 MB of rows, which come at once, wait for two rounds."""
+_NO_BUCKET = ("<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>")
 _PAGE_OBJECTS = 1000
 _AFTER_FOLDER = "/\U0010ffff"
 """Follows all names in a folder, in the order in which stores list."""
@@ -261,9 +268,9 @@ class ObjectStore:
                 raise ObjectExistsError(f"{self.url(key)} exists already") from error
             except errors.PreconditionError as error:
                 raise ObjectChangedError(f"{self.url(key)} was changed by somebody else") from error
-            except errors.GenericError as error:
-                if "<Code>NoSuchBucket</Code>" in str(error):  # of a listing, which has no other error for it
-                    raise FileNotFoundError(f"{self._root}: there is no such bucket") from error
+            except (errors.GenericError, FileNotFoundError) as error:
+                if any(code in str(error) for code in _NO_BUCKET):
+                    raise make_missing_bucket_error(self._root) from error
                 if "Wanted range starting at" in str(error):  # an answer of Azure's, which has the end of the object
                     raise ValueError(f"{self.url(key)} ends before the range") from error
                 raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
+from gristmill.core.errors import UsageError
 from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError, StoredObject
 
 if TYPE_CHECKING:
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from typing_extensions import Buffer
+
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What FUSE file systems on object stores answer to a hard link."""
 
 
 class PosixStore:
@@ -95,6 +100,13 @@ class PosixStore:
             # Over NFS the answer may be lost and the request repeated: two names for the file mean that it succeeded.
             if temporary.stat().st_nlink != 2:
                 raise ObjectExistsError(f"{path} exists already") from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise UsageError(
+                f"{path.parent}: the file system cannot be used for output: it has no hard links",
+                help="write to the store behind it (s3://…), or to NFS, Lustre or the like",
+            ) from error
 
     def _exchange(self, temporary: Path, path: Path, key: str, replaces: str) -> None:
         """Replace a file that has this version; of several replacements of one version exactly one succeeds.

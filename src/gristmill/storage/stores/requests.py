@@ -21,9 +21,16 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
-from gristmill.core.errors import GristmillError, RemoteStoreError, SourceChangedError, StoreRefusedError
+from gristmill.core.errors import (
+    GristmillError,
+    RemoteStoreError,
+    SourceChangedError,
+    StoreRefusedError,
+    UsageError,
+)
+from gristmill.storage.stores.credentials import describe_credentials
 from gristmill.storage.stores.options import find_options
-from gristmill.storage.urls import redact
+from gristmill.storage.urls import find_protocol, redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,6 +125,11 @@ def make_changed_error(url: str) -> SourceChangedError:
     )
 
 
+def make_missing_bucket_error(bucket: str) -> UsageError:
+    """Make the error for a bucket that does not exist, or not for these credentials."""
+    return UsageError(f"{_describe(bucket)}: there is no such bucket", help="check its name, or create it")
+
+
 def make_settings_error(url: str, error: Exception) -> StoreRefusedError:
     """Make the error for settings with which no request can be made."""
     return StoreRefusedError(f"{_describe(url)}: {_take_first_line(error)}", help=_find_hint(url, _CREDENTIALS))
@@ -167,8 +179,7 @@ def _make_unanswered_error(url: str, error: Exception, tries: int, *, is_unreach
 
 def _describe(url: str) -> str:
     """Return the URL for a message, with the profile that was used to reach it."""
-    options = find_options(url)
-    used = "without credentials" if options.anonymous else f"profile {options.profile}" if options.profile else ""
+    used = describe_credentials(find_protocol(url) or "", find_options(url))
     return f"{redact(url)} ({used})" if used else redact(url)
 
 
