@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.urls import find_protocol, local_path
+from gristmill.storage.urls import find_protocol, local_path, refuse_secrets
 from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
@@ -116,11 +116,12 @@ def parse_location(text: str | os.PathLike[str]) -> Location:
     """Return the location of a path or URL; `~` and `file://` are understood.
 
     Raises:
-        UsageError: A URL without a bucket.
+        UsageError: A URL without a bucket, or with a secret, which would be sent as a part of the bucket's name.
     """
     path = os.fspath(text)
     if find_protocol(path) is None:
         return Path(local_path(path)).expanduser()
+    refuse_secrets(path)
     if not path.partition("://")[2].strip("/"):
         raise UsageError(f"{path} names no bucket", help="write the bucket and a folder in it: s3://bucket/folder")
     return StorePath(path)

@@ -1,6 +1,8 @@
 import pytest
 
 from gristmill.core.errors import UsageError
+from gristmill.storage.listing.paths import find_files
+from gristmill.storage.locations import parse_location
 from gristmill.storage.stores import options
 from gristmill.storage.stores.fsspec_store import FsspecStore
 from gristmill.storage.stores.options import (
@@ -85,6 +87,15 @@ def test_secrets_in_urls(url, shown):
         "hf://datasets/o/n@main/x:y",
     ):
         refuse_secrets(harmless)
+
+
+@pytest.mark.parametrize("ask", [parse_location, find_files])
+def test_a_secret_is_not_sent_as_the_name_of_a_bucket(ask):
+    """On the command line, too: `gristmill inspect s3://KEY:SECRET@bucket/web`."""
+    for url in ("s3://KEY:SECRET@bucket/web", "s3://KEY:SEC/RET/SECRET@bucket/web"):
+        with pytest.raises(UsageError, match="may not hold a secret") as caught:
+            ask(url)
+        assert "SECRET" not in str(caught.value)
 
 
 def test_what_only_a_manifest_names_is_read_without_keys(monkeypatch):

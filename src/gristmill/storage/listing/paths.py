@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.storage.listing import local_files
 from gristmill.storage.listing.patterns import PathPattern, expand_braces, find_fixed_folder, has_range, is_wild
-from gristmill.storage.urls import find_protocol, local_path
+from gristmill.storage.urls import OBJECT_STORES, find_protocol, local_path, refuse_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,6 +67,9 @@ def list_files(patterns: str | Sequence[str], *, base: str | None = None) -> Fil
     pattern_list = [patterns] if isinstance(patterns, str) else list(patterns)
     if not pattern_list or not all(pattern_list):
         raise UsageError("there is no path to read from", help="pass a file, a folder or a pattern")
+    for pattern in pattern_list:
+        if find_protocol(pattern) in OBJECT_STORES:  # the secret would be sent as a part of the bucket's name
+            refuse_secrets(pattern)
     real_folders: dict[str, str] = {}
     searches = [_Search(pattern, base, real_folders) for pattern in pattern_list]
     root = _find_common_root([search.root for search in searches], pattern_list)
