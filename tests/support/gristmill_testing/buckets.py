@@ -3,11 +3,10 @@
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import time
 from pathlib import Path
+
+from gristmill_testing.server_processes import ServerProcess, find_free_ports
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "gristmill-test-key", "AWS_SECRET_ACCESS_KEY": "gristmill-test-secret"}
 _PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
@@ -61,7 +60,7 @@ class SeaweedServer:
     """SeaweedFS with its S3 gateway on free ports of this machine."""
 
     def __init__(self, folder):
-        ports = _find_free_ports(2 * len(_PORTS))
+        ports = find_free_ports(2 * len(_PORTS))
         config = Path(folder, "s3.json")
         key, secret = CREDENTIALS.values()
         identity = {"name": "test", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": ["Admin"]}
@@ -75,38 +74,20 @@ class SeaweedServer:
         arguments += ["-master.volumeSizeLimitMB=64", "-volume.max=20000"]
         self.port = ports[_PORTS.index("s3.port")]
         self.endpoint = f"http://127.0.0.1:{self.port}"
-        with Path(folder, "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [find_weed(), "server", *arguments],
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                env={**os.environ, "HOME": str(folder)},
-            )
-        try:
-            self._wait_until_ready(Path(folder, "log"))
-        except BaseException:
-            self.close()
-            raise
+        self._process = ServerProcess(
+            [find_weed(), "server", *arguments],
+            self._is_ready,
+            log=Path(folder, "log"),
+            cwd=folder,
+            env={**os.environ, "HOME": str(folder)},
+        )
 
     def close(self):
-        self._process.kill()
-        self._process.wait()
+        self._process.close()
 
-    def _wait_until_ready(self, log):
-        while True:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"weed has ended: {log.read_text()[-2000:]}")
-            try:
-                Bucket(self.endpoint, "ready").create()
-                return
-            except Exception:
-                time.sleep(0.1)
-
-
-def _find_free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
+    def _is_ready(self):
+        try:
+            Bucket(self.endpoint, "ready").create()
+        except Exception:  # botocore has many for a server that is not there yet, or not all of it
+            return False
+        return True

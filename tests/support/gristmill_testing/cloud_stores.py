@@ -4,10 +4,7 @@ import base64
 import hashlib
 import hmac
 import shutil
-import socket
-import subprocess
 import threading
-import time
 import types
 import urllib.error
 import urllib.parse
@@ -15,6 +12,8 @@ import urllib.request
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.sax.saxutils import escape
+
+from gristmill_testing.server_processes import ServerProcess, find_free_ports
 
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -181,27 +180,14 @@ class AzuriteServer:
     """Azurite on a free port of this machine, with one container."""
 
     def __init__(self, container):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
+        [port] = find_free_ports(1)
         options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
-        self._process = subprocess.Popen(
-            [find_azurite(), *options, "--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        options += ["--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence"]
         self.endpoint = f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
-        try:
-            while not self._create(container):
-                if self._process.poll() is not None:
-                    raise RuntimeError("azurite has ended")
-                time.sleep(0.1)
-        except BaseException:
-            self.close()
-            raise
+        self._process = ServerProcess([find_azurite(), *options], lambda: self._create(container))
 
     def close(self):
-        self._process.kill()
-        self._process.wait()
+        self._process.close()
 
     def _create(self, container):
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}

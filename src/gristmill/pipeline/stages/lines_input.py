@@ -61,10 +61,7 @@ class LinesInput(StoredInput):
         *,
         are_written: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Read some records: `select` gets each stored batch with the number of its first row, and returns its part.
-
-        With `are_written`, records come as lines, without their texts (`WrittenRecords`).
-        """
+        """Read some records from the source's files (`SelectedRecords`)."""
         fields = {TEXT_BYTES: self.schema.field(TEXT), RECORD_BYTES: self.schema.field(RECORD)}
         if are_written:
             fields = {RECORD_BYTES: pa.field(RECORD_LINES, RECORD_TYPE)}

@@ -21,7 +21,7 @@ from gristmill.storage.stored_paths import path_below
 from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -63,6 +63,19 @@ class WrittenRecords(Protocol):
 
     def written_batches(self, root: Location) -> Iterator[pa.RecordBatch] | None:
         """Read the records with `RECORD_LINES` and `TEXT_BYTES` in place of record and text; None: cannot be done."""
+
+
+@runtime_checkable
+class SelectedRecords(Protocol):
+    """Stored records whose content is elsewhere, so that only what is wanted is fetched."""
+
+    def read_selected(
+        self, root: Location, select: Callable[[pa.RecordBatch, int], pa.RecordBatch], *, are_written: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Read some records: `select` gets each stored batch with the number of its first row, and returns its part.
+
+        With `are_written`, records come as lines, without their texts (`WrittenRecords`).
+        """
 
 
 _STREAMS_AT_ONCE = 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gristmill.core.records import select_rows
-from gristmill.pipeline.stages.lines_input import LinesInput
+from gristmill.pipeline.stages.stored import SelectedRecords
 from gristmill.steps.deduplicate.deduplicate import with_counts
 from gristmill.storage.mapped_files import read_array
 from gristmill.storage.stored_paths import path_below
@@ -117,7 +117,7 @@ class StoredSurvivors:
     def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
         """Read the documents that stay."""
         removals = self.removed.load(root)
-        if isinstance(self.stored, LinesInput):
+        if isinstance(self.stored, SelectedRecords):
             yield from self.stored.read_selected(root, removals.apply)
             return
         start = 0
@@ -127,6 +127,6 @@ class StoredSurvivors:
 
     def written_batches(self, root: Location) -> Iterator[pa.RecordBatch] | None:
         """Read the documents that stay as they are written, if they are not stored."""
-        if not isinstance(self.stored, LinesInput):
+        if not isinstance(self.stored, SelectedRecords):
             return None
         return self.stored.read_selected(root, self.removed.load(root).apply, are_written=True)
