@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import pytest
-from gristmill_testing.faulty_proxy import BROKEN, BUSY, CUT, LOST, RESET, FaultyProxy
+from gristmill_testing.faulty_proxy import BROKEN, BUSY, CUT, LOST, RESET, SLOW, STALLED, FaultyProxy
 
 import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.core.errors import RemoteStoreError, StoreRefusedError
-from gristmill.storage.stores import requests
+from gristmill.storage.locations import StorePath
+from gristmill.storage.stores import object_store, requests
 from gristmill.storage.stores.open_store import forget_stores
 from gristmill.storage.user_cache.local_copies import choose_copies_folder
 
@@ -100,7 +102,7 @@ def proxy(seaweed, s3, monkeypatch):
     faulty.close()
 
 
-@pytest.mark.parametrize("fault", [RESET, CUT, BUSY, BROKEN, LOST])
+@pytest.mark.parametrize("fault", [RESET, CUT, BUSY, BROKEN, LOST, SLOW])
 def test_every_third_request_fails(proxy, s3, corpus, tmp_path, fault):
     """`LOST` answers are the worst: the store has done what was asked, conditional writes included."""
     expected = gm.run(make_recipe(corpus, str(tmp_path / "local")), backend="serial", progress=False).manifest
@@ -111,6 +113,23 @@ def test_every_third_request_fails(proxy, s3, corpus, tmp_path, fault):
     assert gm.open_dataset(f"{s3.url}/out").verify().problems == []
     named = {f"out/{file.path}" for file in stored.stored_files()}
     assert {key for key in list_objects(s3, "out") if "/shard-" in key} <= named
+
+
+def test_an_answer_that_stops_in_the_middle_is_given_up(proxy, s3, monkeypatch):
+    monkeypatch.setattr(object_store, "_SILENCE", timedelta(seconds=0.5))
+    forget_stores()
+    s3.put("x", b"0123456789" * 1000)
+    stalled = []
+
+    def stall_once(line, number):
+        if line.startswith("GET") and not stalled:
+            stalled.append(line)
+            return STALLED
+        return None
+
+    proxy.fault = stall_once
+    assert StorePath(f"{s3.url}/x").read_bytes() == b"0123456789" * 1000
+    assert stalled
 
 
 def test_a_store_that_goes_away_leaves_what_can_be_resumed(proxy, s3, corpus, tmp_path):

@@ -20,6 +20,9 @@ from gristmill.pipeline.barriers.deduplicate import merge
 from gristmill.pipeline.planning import units
 from gristmill.pipeline.publishing import publish as publishing
 from gristmill.pipeline.publishing.clean import clean
+from gristmill.pipeline.stages.outputs.split_files import open_stem
+from gristmill.pipeline.work_folder import work_path
+from gristmill.storage.commit import write_file
 from gristmill.storage.leases.holder import describe_process
 from gristmill.storage.locations import StorePath, list_files_below, parse_location
 from gristmill.storage.stores import options
@@ -259,6 +262,35 @@ def test_a_finished_run_is_resumed_from_its_receipts(corpus, output, monkeypatch
     assert {shard.path for _, _, shard in resumed.shards()} == written, "units were run again"
     assert resumed.dataset_hash == run(simple_recipe(corpus, tmp_path / "local")).manifest.dataset_hash
     assert_complete(output, resumed)
+
+
+def test_a_stale_worker_of_a_dead_driver_harms_nothing(corpus, output, monkeypatch):
+    """It goes on with its task while the next run resumes, publishes, and has ended; clean finds what it left."""
+    with monkeypatch.context() as patches:
+        patches.setattr(publishing, "replace_dataset", lambda *arguments: raise_killed())
+        with pytest.raises(KeyboardInterrupt):
+            run(simple_recipe(corpus, output))
+    root = parse_location(output)
+    [fingerprint, *_] = [path.split("-")[1] for path in sorted(list_files(output)) if path.startswith("train/web/")]
+
+    def finish_task():
+        stem = open_stem(root, work_path(fingerprint), "00000001", source="web")
+        write_file(root / stem.name_file("train", 0, ".arrow", is_shard=True), b"without its poison record", "00000001")
+
+    finish_task()
+    publish = publishing.replace_dataset
+
+    def finish_task_and_publish(*arguments):
+        finish_task()
+        publish(*arguments)
+
+    monkeypatch.setattr(publishing, "replace_dataset", finish_task_and_publish)
+    manifest = run(simple_recipe(corpus, output)).manifest
+    assert_complete(output, manifest)
+    finish_task()
+    assert [problem.kind for problem in gm.open_dataset(output).verify().problems] in ([], ["unexpected"])
+    assert len(clean(root).files) == 1
+    assert_complete(output, manifest)
 
 
 def test_two_runs_on_one_output(corpus, output, monkeypatch):

@@ -4,10 +4,14 @@ import random
 import socket
 import struct
 import threading
+import time
 
 RESET, CUT, BUSY, DENIED, BROKEN, LOST = "reset", "cut", "busy", "denied", "broken", "lost"
 CHANGED = "changed"
 """One byte of the request's body arrives as another one."""
+SLOW, STALLED = "slow", "stalled"
+"""The answer comes in drops; its second half never comes."""
+_DROPS, _DROP_SECONDS = 20, 0.01
 _ANSWERS = {BUSY: "503 Slow Down", DENIED: "403 Forbidden", BROKEN: "500 Internal Server Error"}
 
 
@@ -84,6 +88,16 @@ class FaultyProxy:
         if fault == CUT:
             client.sendall(answer[: len(answer) // 2])
             self._reset(client)
+            return
+        if fault == STALLED:
+            client.sendall(answer[: len(answer) // 2])
+            client.recv(1)  # until the client gives up
+            return
+        if fault == SLOW:
+            size = -(-len(answer) // _DROPS)
+            for start in range(0, len(answer), size):
+                client.sendall(answer[start : start + size])
+                time.sleep(_DROP_SECONDS)
             return
         with self._lock:
             self.answers.append((first.decode(), len(answer.partition(b"\r\n\r\n")[2])))

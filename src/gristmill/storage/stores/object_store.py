@@ -43,6 +43,9 @@ _AFTER_FOLDER = "/\U0010ffff"
 """Follows all names in a folder, in the order in which stores list."""
 _process: int | None = None
 """The process that has used obstore: a forked one would wait for its threads for ever."""
+_CONNECTION, _SILENCE, _LONGEST_REQUEST = timedelta(seconds=10), timedelta(seconds=60), timedelta(minutes=10)
+"""How long a connection may take, an answer without a byte of it coming, and a request as a whole. Eight parts of two
+workers, 128 MiB, take a minute where 18 Mbit/s go out, so a minute for a request would be too short for an upload."""
 _BACKOFF = {"init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=4), "base": 2}
 
 
@@ -305,8 +308,10 @@ class ObjectStore:
     def _open_handle(self, retries: int) -> Any:
         import obstore.store  # noqa: PLC0415
 
-        retry = {"max_retries": retries, "backoff": _BACKOFF, "retry_timeout": timedelta(seconds=60)}
-        client = {"connect_timeout": "10s", "timeout": "60s"}
+        retry = {"max_retries": retries, "backoff": _BACKOFF, "retry_timeout": _LONGEST_REQUEST}
+        client: dict[str, Any] = {"connect_timeout": _CONNECTION, "timeout": _LONGEST_REQUEST}
+        if not retries:  # to send a part over a slow line may take longer, and nothing is read meanwhile
+            client["read_timeout"] = _SILENCE
         settings, client_settings = ask_store(self._root, lambda: choose_settings(self._protocol, self._options))
         store_class = getattr(obstore.store, OBJECT_STORES[self._protocol])
         try:
