@@ -240,6 +240,15 @@ def test_unfinished_uploads_of_others_are_not_aborted(corpus, s3):
     assert sorted(s3.unfinished_uploads()) == sorted(theirs)
 
 
+def test_parts_that_a_killed_mix_has_left_go_with_the_next_one(corpus, s3, tmp_path):
+    run(simple_recipe(corpus, tmp_path / "in"))
+    s3.put("mix/.gristmill/work/x", b"of a mix that was killed")
+    for key in ("mix/.gristmill/work/train/mixed/shard-00000.arrow", "mix/notes"):
+        s3.client.create_multipart_upload(Bucket=s3.name, Key=key)
+    gm.mix({"a": (str(tmp_path / "in"), 1.0)}, f"{s3.url}/mix", size=20, by="documents")
+    assert s3.unfinished_uploads() == ["mix/notes"]
+
+
 def test_a_run_succeeds_where_uploads_may_not_be_listed(corpus, s3, seaweed, monkeypatch, caplog):
     recipe = simple_recipe(corpus, f"{s3.url}/out")
     run(recipe)

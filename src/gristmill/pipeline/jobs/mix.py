@@ -35,7 +35,14 @@ from gristmill.pipeline.publishing.journal import replace_dataset
 from gristmill.pipeline.publishing.locked_output import lock_output
 from gristmill.pipeline.publishing.report_files import publish_report
 from gristmill.pipeline.stages.node_check import write_node_check
-from gristmill.pipeline.work_folder import check_output_folder, check_writable, remove_work_folder, work_path
+from gristmill.pipeline.work_folder import (
+    abort_uploads,
+    check_output_folder,
+    check_writable,
+    is_work_path,
+    remove_work_folder,
+    work_path,
+)
 from gristmill.shards.block_index import BlockIndexWriter
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.manifests.manifest import MIXED, Manifest
@@ -150,7 +157,9 @@ def mix(
             raise UsageError(f"{target} holds a dataset already", help="choose another output folder")
         check_output_folder(target)
         with lock_output(target) as held:
-            remove_work_folder(target)  # a mix that was killed before it published may have left shards there
+            # A mix that was killed before it published may have left shards there, and parts of them.
+            remove_work_folder(target)
+            abort_uploads(target, is_work_path)
             lanes, index = _write_lanes(sources, selection, target, held.run_id, pool, interleave=interleave)
             options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
             _publish(sources, lanes, index, target, held, {**options, "interleave": interleave})
