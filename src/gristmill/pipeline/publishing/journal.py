@@ -183,9 +183,9 @@ def remove_orphans(
     theirs = tuple(others)
     remove_files(root, [path for path in attempts if not path.startswith(theirs)])
     if may_have_uploads:
-        made = (f"{WORK_FOLDER}/", f"{SIGNATURES}/")
+        folders = (f"{WORK_FOLDER}/", f"{SIGNATURES}/")
         abort_uploads(
-            root, lambda path: path.startswith(made) or (_is_left_over(path, held) and not path.startswith(theirs))
+            root, lambda path: path.startswith(folders) or (_is_left_over(path, held) and not path.startswith(theirs))
         )
 
 
