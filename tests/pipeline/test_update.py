@@ -2,7 +2,9 @@
 
 import json
 import os
+import uuid
 
+import fsspec
 import pytest
 
 from gristmill.core.errors import FolderLockedError, GristmillError, NotUpToDateError, SourceChangedError, UsageError
@@ -279,6 +281,33 @@ def test_a_source_that_changes_after_the_plan(mill, data, monkeypatch):
     mill.run(recipe)
     found = mill.files(work=False)
     assert found == mill.fresh_files(recipe)
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+@pytest.mark.parametrize("num_files", [1, 3])
+def test_a_source_that_changes_when_it_is_opened(mill, tmp_path, monkeypatch, place, num_files):
+    """A look at its version before would not have seen that."""
+    from gristmill.steps.read.raw_cells import delimited_file
+
+    filesystem, folder = fsspec.url_to_fs(f"{tmp_path}/in" if place == "local" else f"memory://{uuid.uuid4().hex}")
+    filesystem.makedirs(folder, exist_ok=True)
+    for number in range(num_files):
+        filesystem.pipe(f"{folder}/{number}.jsonl", b'{"text": "planned"}\n')
+    real_run, real_open = runner.StageRunner.run, delimited_file.open_input
+
+    def change_and_open(path, *arguments):
+        filesystem.pipe(f"{folder}/{num_files - 1}.jsonl", b'{"text": "another"}\n{"text": "more"}\n')
+        return real_open(path, *arguments)
+
+    def run_stage(*arguments):
+        monkeypatch.setattr(delimited_file, "open_input", change_and_open)
+        return real_run(*arguments)
+
+    monkeypatch.setattr(runner.StageRunner, "run", run_stage)
+    recipe = mill.recipe({"web": Read(read=f"{filesystem.unstrip_protocol(folder)}/*")}, [Write(format="jsonl")])
+    with pytest.raises(SourceChangedError, match=f"{num_files - 1}.jsonl has changed"):
+        mill.run(recipe)
+    assert not (mill.output / "manifest.json").exists()
 
 
 def test_no_file_matches(mill, data):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import os
-from functools import partial
+from collections import deque
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from gristmill.core.errors import SourceChangedError
 from gristmill.storage.listing import local_files
 from gristmill.storage.urls import find_protocol, local_path
+from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-    from typing import Self
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+_CHECKS_AT_ONCE = 8
+_MAX_PENDING_CHECKS = 64
 
 
 def open_input(path: str, start: int = 0, stop: int | None = None) -> BinaryIO:
@@ -44,36 +47,38 @@ def read_version(path: str) -> tuple[int, str]:
     return stored.num_bytes, stored.version
 
 
-class VersionCheck:
-    """A check whether an input file is the one of the plan, made while its first bytes are read.
+class VersionChecks:
+    """Checks whether input files are those of the plan: of the versions that were there when they had been read.
 
-    A request to a store takes up to 100 ms. Leaving the block waits for the answer, also after an error: an error of a
-    reader may be the effect of another version.
+    Before that, a file could change between the check and the first read. A request to a store takes up to 100 ms, so
+    what follows from the files is made meanwhile, and `wait` comes before it counts.
     """
 
-    def __init__(self, path: str, num_bytes: int, version: str) -> None:
-        self._check = partial(check_unchanged, path, num_bytes, version)
-        self._is_remote = find_protocol(path) is not None
-        self._future: Future[None] | None = None
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: deque[Future[None]] = deque()
 
-    def __enter__(self) -> Self:
-        if not self._is_remote:
-            self._check()
-            return self
+    def add(self, path: str, num_bytes: int, version: str) -> None:
+        """Check a file that has been read: a local one at once."""
+        if find_protocol(path) is None:
+            check_unchanged(path, num_bytes, version)
+            return
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (local files need none of it)
 
-        pool = ThreadPoolExecutor(1, thread_name_prefix="gristmill-check")
-        self._future = pool.submit(self._check)
-        pool.shutdown(wait=False)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.wait()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="gristmill-check")
+        self._pending.append(self._pool.submit(check_unchanged, path, num_bytes, version))
+        if len(self._pending) > _MAX_PENDING_CHECKS:
+            self._pending.popleft().result()
 
     def wait(self) -> None:
-        """Raise `SourceChangedError` if the file is another one."""
-        if self._future is not None:
-            self._future.result()
+        """Raise `SourceChangedError` if a file is another one."""
+        if self._pool is not None:
+            with wait_clock.waiting():
+                self._pool.shutdown()
+            self._pool = None
+        while self._pending:
+            self._pending.popleft().result()
 
 
 def check_unchanged(path: str, num_bytes: int, version: str) -> None:

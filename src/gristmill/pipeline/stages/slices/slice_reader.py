@@ -6,7 +6,6 @@ One cell is in memory at a time (about 4 MiB of input), whatever the size of the
 from __future__ import annotations
 
 from collections import Counter, deque
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +17,10 @@ from gristmill.pipeline.stages.slices.slice_task import BYTES_PER_ROW
 from gristmill.pipeline.stages.stored import WrittenRecords
 from gristmill.steps.read import CELL_BYTES, CellBatch, TextsReader, open_reader, read_small_files
 from gristmill.steps.records.record_functions import quarantine_row
-from gristmill.storage.files import VersionCheck
+from gristmill.storage.files import VersionChecks, check_unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from gristmill.core.books import Account
     from gristmill.core.records import SourceFile
@@ -71,6 +70,7 @@ class SliceReader:
         """The number of the cell that is being read or was read last."""
         self.batch_as_read: pa.RecordBatch | None = None
         """All records of a cell of which the task has only a part."""
+        self._checks = VersionChecks()
         self._size = task.size
         self._progress = 0.0
         """How much of the inputs is done."""
@@ -86,7 +86,11 @@ class SliceReader:
             self.cell_number += 1
 
     def finish(self) -> None:
-        """Report that all inputs are done: sizes of cells are estimates, and their sum may be less."""
+        """Check that the inputs were those of the plan, and report that all are done.
+
+        Sizes of cells are estimates, and their sum may be less.
+        """
+        self._checks.wait()
         self._advance(self._size - self._progress)
 
     def _read_inputs(self) -> Iterator[CellBatch]:
@@ -104,10 +108,12 @@ class SliceReader:
         if span.piece is not None and span.piece.path != span.file.path:  # a file of our own, in the work folder
             yield from self._read_span_cells(span)
             return
-        with _check_version(span) as check:
-            for cell in self._read_span_cells(span):
-                check.wait()
-                yield cell
+        try:
+            yield from self._read_span_cells(span)
+        except Exception:
+            _check_unchanged(span)  # the error may be the effect of another version, which is then the one to tell
+            raise
+        self._add_check(span)
 
     def _read_span_cells(self, span: Span) -> Iterator[CellBatch]:
         reader = open_reader(self._source.read, span.file, self._schema, piece=span.piece)
@@ -128,22 +134,25 @@ class SliceReader:
             cell.quarantined, cell.num_blank, cell.counters = [], 0, Counter()
 
     def _read_cluster(self, cluster: Iterable[Span]) -> Iterator[CellBatch]:
-        checks: deque[VersionCheck] = deque(maxlen=1)
-        # Closed after an error of the reader: it may be the effect of another version, which is then the error.
-        with closing(self._open_in_turn(cluster, checks)) as files:
-            for cell in read_small_files(self._source.read, files, self._schema):
-                checks[0].wait()
-                yield cell
+        last: deque[Span] = deque(maxlen=1)
+        try:
+            yield from read_small_files(self._source.read, self._open_in_turn(cluster, last), self._schema)
+        except Exception:
+            _check_unchanged(last[0])
+            raise
 
-    def _open_in_turn(self, cluster: Iterable[Span], checks: deque[VersionCheck]) -> Generator[SourceFile, None, None]:
-        """Give each file of a cluster when its turn comes to be read, and check that it is still the planned one."""
+    def _open_in_turn(self, cluster: Iterable[Span], last: deque[Span]) -> Iterator[SourceFile]:
+        """Give each file of a cluster when its turn comes to be read; the `last` one is kept."""
         for span in cluster:
             self._context.at(self.cell_number)  # each file has the whole timeout, not a thousand of them together
             self._enter_file(span)
-            with _check_version(span) as check:
-                checks.append(check)
-                yield span.file
+            last.append(span)
+            yield span.file
+            self._add_check(span)
             self._advance(span.num_bytes)
+
+    def _add_check(self, span: Span) -> None:
+        self._checks.add(span.file.path, span.file.num_bytes, span.file.version)
 
     def _enter_file(self, span: Span) -> None:
         self.paths[span.file.id] = span.file.relative
@@ -189,5 +198,5 @@ class SliceReader:
             cell.batch = cell.batch.filter(pa.array(is_kept))
 
 
-def _check_version(span: Span) -> VersionCheck:
-    return VersionCheck(span.file.path, span.file.num_bytes, span.file.version)
+def _check_unchanged(span: Span) -> None:
+    check_unchanged(span.file.path, span.file.num_bytes, span.file.version)
