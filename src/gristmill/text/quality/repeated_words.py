@@ -76,8 +76,13 @@ def _load_8_bytes(data: NDArray[np.uint8], position: int) -> Any:
 
 @kernel
 def _has_same_bytes(data: NDArray[np.uint8], first: int, second: int, size: int) -> bool:
-    """Compare two words of more than eight bytes, eight at a time; the last eight may overlap those before them."""
+    """Compare two words, eight bytes at a time; the last eight may overlap those before them."""
     last = size - _SURE_BYTES
+    if last < 0:
+        for offset in range(size):  # noqa: SIM110  (compiled)
+            if data[np.uint64(first + offset)] != data[np.uint64(second + offset)]:
+                return False
+        return True
     for offset in range(0, last, _SURE_BYTES):
         if _load_8_bytes(data, first + offset) != _load_8_bytes(data, second + offset):
             return False
@@ -93,11 +98,12 @@ def _number_words(
     table: NDArray[np.int32],
     numbers: NDArray[np.int32],
     times: NDArray[np.int32],
+    sure_bytes: int,
 ) -> int:
     """Number the distinct words of a document as they come, count each of them, and return how many there are.
 
-    `table` has 1 + the place where a word was first. Words of the same hash and of the same size, up to eight bytes,
-    have the same bytes (`scan`).
+    `table` has 1 + the place where a word was first. Words of the same hash and of the same size, up to `sure_bytes`,
+    have the same bytes: of words `scan` has made sure of that up to eight bytes, of pieces nobody has.
     """
     size = _choose_table_size(len(words))
     table[:size] = 0
@@ -110,7 +116,7 @@ def _number_words(
         while table[slot] != 0:
             other = np.uint64(table[slot] - 1)
             if hashes[other] == hashed and words[other, _END] - words[other, _START] == num_bytes:
-                if num_bytes <= _SURE_BYTES:
+                if num_bytes <= sure_bytes:
                     break
                 if _has_same_bytes(data, start + words[word, _START], start + words[other, _START], num_bytes):
                     break
@@ -145,7 +151,7 @@ def _make_pieces(words: NDArray[np.int32], hashes: NDArray[np.uint64]) -> bool:
         ):
             last += 1
             share += words[last, _SHARE]
-            hashes[word] = (hashes[word] ^ hashes[last]) * _SPREAD
+            hashes[word] = hashes[word] * _SPREAD ^ hashes[last]
             has_longer = True
         words[word, _END] = words[last, _END]
         words[word, _PIECE_WORDS] = last + 1 - word
@@ -365,7 +371,7 @@ def count_repeated_words(
         row = counts[document]
         row[:] = 0
         row[0] = len(own)
-        row[2] = _number_words(data, offsets[document], own, own_hashes, table, numbers, times)
+        row[2] = _number_words(data, offsets[document], own, own_hashes, table, numbers, times, _SURE_BYTES)
         # In registers: through the arrays each word would wait for the one before it.
         run = longest_run = characters = 0
         last = -1
@@ -383,5 +389,5 @@ def count_repeated_words(
         row[3] = longest_run
         if longest > 1:
             if not is_plain and _make_pieces(own, own_hashes):
-                _number_words(data, offsets[document], own, own_hashes, table, numbers, times)
+                _number_words(data, offsets[document], own, own_hashes, table, numbers, times, 0)
             _count_runs(own, longest, ends, numbers, room, table, keys, covered, row, is_plain)

@@ -96,14 +96,14 @@ _LISTED = (
         Score(f"top_{length}_gram_ratio", f"Characters of the words that the most frequent run of {length} pieces "
               "covers, each word once / characters of all words; 0 if no run occurs twice. Of equally frequent runs, "
               "the one that covers most counts. A piece is a word; in scripts without spaces, the letters of a word.",
-              (f"top_{length}_gram_characters",), "searched_word_characters", version=2)
+              (f"top_{length}_gram_characters",), "searched_word_characters", version=3)
         for length in (2, 3, 4)
     ),
     *(
         Score(f"duplicate_{length}_gram_ratio", f"Characters of the words that repeated runs of {length} pieces "
               "cover, including the first occurrences, each word once / characters of all words. A piece is a word; "
               "in scripts without spaces, the letters of a word.",
-              (f"duplicate_{length}_gram_characters",), "searched_word_characters", version=2)
+              (f"duplicate_{length}_gram_characters",), "searched_word_characters", version=3)
         for length in (5, 6, 7, 8, 9, 10)
     ),
 )  # fmt: skip
