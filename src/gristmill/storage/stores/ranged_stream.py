@@ -1,7 +1,7 @@
 """A stream over ranges of an object: where it is read in order, the next ranges are fetched ahead, in parallel.
 
 A request takes 5 to 100 ms whatever its size. With `AHEAD` pieces of `PIECE_BYTES` on their way, a worker at 300 MB/s
-does not wait for a store that takes 50 ms. Memory: at most `AHEAD + 1` pieces. A reader that jumps (Parquet) gets what
+does not wait for a store that takes 100 ms. Memory: at most `AHEAD + 1` pieces. A reader that jumps (Parquet) gets what
 it asks for and no more.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 PIECE_BYTES = 4 * 2**20
-AHEAD = 4
+AHEAD = 8
 _FIRST_BYTES = 2**20
 """The least that is fetched at a new position."""
 
