@@ -128,6 +128,7 @@ def test_without_texts_there_are_only_estimates(dumps):
 def test_an_update_signs_only_what_is_new(dumps):
     before = load_kept_signatures(dumps / "old")
     times = {file.path: (dumps / "old" / file.path).stat().st_mtime_ns for file in before.files()}
+    (dumps / "old/signatures/notes.txt").write_text("not made by a run")
     write_texts(dumps / "raw/b.jsonl", [*make_texts(2, 30), *make_texts(7, 5)])
     recipe = gm.Recipe(
         output=str(dumps / "old"),
@@ -140,7 +141,7 @@ def test_an_update_signs_only_what_is_new(dumps):
     assert len(reused) == len(before.shards[0].files)
     assert all((dumps / "old" / path).stat().st_mtime_ns == times[path] for path in reused)
     names = {f"signatures/{path.name}" for path in (dumps / "old/signatures").iterdir()}
-    assert names == {file.path for file in after.files()} | {"signatures/index.json"}
+    assert names == {file.path for file in after.files()} | {"signatures/index.json", "signatures/notes.txt"}
 
 
 def test_missing_signatures_are_made_by_the_same_run_again(dumps):

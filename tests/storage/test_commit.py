@@ -124,6 +124,15 @@ def test_only_our_own_temporaries_are_removed(tmp_path):
     assert names(tmp_path / "train") == []
 
 
+@pytest.mark.parametrize("mark", [".gristmill", ".gristmill-lock"])
+def test_temporaries_of_another_output_inside_are_left_alone(tmp_path, mark):
+    (tmp_path / mark).mkdir()
+    (tmp_path / "other" / mark).mkdir(parents=True)
+    for folder in (tmp_path / mark, tmp_path / "other", tmp_path / "other" / mark):
+        PendingFile(folder / "a", "run1").__enter__()
+    assert [os.path.dirname(path) for path in remove_temporaries(tmp_path, None)] == [str(tmp_path / mark)]
+
+
 @pytest.mark.parametrize("run_id", ["", "a/b", "a b", "../x"])
 def test_a_run_id_that_is_no_part_of_a_name_is_refused(tmp_path, run_id):
     with pytest.raises(UsageError, match="run id"), PendingFile(tmp_path / "a", run_id):

@@ -4,7 +4,7 @@ import errno
 import json
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -98,14 +98,21 @@ def format_short_number(value: float | str | None) -> str:
     return visible_text if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def again(command: str, recipe: str, overrides: Sequence[str] = (), limit: int | None = None) -> str:
-    """Format a command on a recipe, quoted for the shell.
+def again(
+    command: str,
+    recipe: str,
+    overrides: Sequence[str] = (),
+    limit: int | None = None,
+    options: Mapping[str, str | None] | None = None,
+) -> str:
+    """Format a command on a recipe, quoted for the shell; options without a value are left out.
 
-    >>> again("run", "my recipe.yaml", ["seed=3"], 10)
-    "gristmill run 'my recipe.yaml' --set seed=3 --limit 10"
+    >>> again("run", "my recipe.yaml", ["seed=3"], 10, {"--backend": "ray", "--work": None})
+    "gristmill run 'my recipe.yaml' --set seed=3 --limit 10 --backend ray"
     """
     words = ["gristmill", command, recipe, *(word for change in overrides for word in ("--set", change))]
-    return shlex.join([*words, *(() if limit is None else ("--limit", str(limit)))])
+    given = {"--limit": None if limit is None else str(limit), **(options or {})}
+    return shlex.join([*words, *(word for name, value in given.items() if value for word in (name, value))])
 
 
 def quote_path(path: object) -> str:

@@ -39,6 +39,8 @@ _GATHER_BYTES = 2**18
 """The size up to which writes are buffered."""
 _TEMPORARY = re.compile(r"\.gristmill-([A-Za-z0-9_.-]+)-[0-9a-f]{16}\.tmp")
 _EPOCH = re.compile(r"\d{8}")
+_OUTPUT_MARKS = (".gristmill", ".gristmill-lock")
+"""What a run has in its output while it works: its work folder, and on a local disk a lock."""
 
 
 def is_lease_epoch(run_id: str) -> bool:
@@ -202,12 +204,14 @@ def sync_files(paths: Iterable[Location]) -> None:
 def remove_temporaries(folder: Location, run_id: str | None) -> list[str]:
     """Remove the temporary files of a killed run (None: of any run) below a folder; return the removed paths.
 
-    Only files with the temporary names of this module are removed. Links are not followed. Stores have none.
+    Only files with the temporary names of this module are removed. Links are not followed. Stores have none. Folders in
+    it that are outputs themselves are left alone: a run may be writing there.
     """
     if isinstance(folder, StorePath):
         return []
     removed = []
-    for parent, _, names in os.walk(folder, onerror=_raise):
+    for parent, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if not any(Path(parent, name, mark).exists() for mark in _OUTPUT_MARKS)]
         for name in names:
             match = _TEMPORARY.fullmatch(name)
             if match and run_id in (None, match.group(1)):

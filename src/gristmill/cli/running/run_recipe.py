@@ -63,7 +63,10 @@ def run_and_print(
         result = run_recipe(loaded, options, limit=limit, show_plan=show_plan, started_pool=pool)
     except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
         click.echo("stopped; finished work is kept", err=True)
-        click.echo(f"  help: to resume, run the same command: {again('run', recipe, overrides, limit)}", err=True)
+        backend = None if options.backend == "auto" else options.backend
+        given = {"--backend": backend, "--ray-address": options.ray_address, "--work": work}
+        command = again("run", recipe, overrides, limit, given)
+        click.echo(f"  help: to resume, run the same command: {command}", err=True)
         raise
     seconds = monotonic() - output.started
     if output.as_json:

@@ -6,6 +6,7 @@ run is completed by the same command. Shards that an update has left as they wer
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from gristmill.steps.read import (
     plan_schema,
     with_detected_format,
 )
-from gristmill.storage.commit import write_file
+from gristmill.storage.commit import remove_temporaries, write_file
 from gristmill.storage.listing.paths import find_files
 from gristmill.storage.locations import list_files_below
 
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     from gristmill.shards.manifests.stored_files import Shard
     from gristmill.storage.leases.output_lock import HeldOutput
     from gristmill.storage.locations import Location
+
+
+_OWN_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{16}\b[^/]*")
+"""The signer and the checksum of a shard begin the names of the files that are kept of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +173,9 @@ def _sign_shard(task: Task, context: Context) -> KeptShard:
 
 
 def _remove_others(folder: Location, index: KeptSignatures) -> None:
-    """Remove what earlier runs have kept of shards that are gone."""
-    names = {file.path for file in index.files()} | {INDEX}
+    """Remove what earlier runs have kept of shards that are gone. Files with other names are not ours."""
+    remove_temporaries(folder / SIGNATURES, None)
+    names = {file.path for file in index.files()}
     for name, _ in list(list_files_below(folder / SIGNATURES)):
-        if f"{SIGNATURES}/{name}" not in names and "/" not in name:
+        if f"{SIGNATURES}/{name}" not in names and _OWN_NAME.match(name):
             (folder / SIGNATURES / name).unlink()
