@@ -120,7 +120,7 @@ WORKER_PACKAGES = {
     "llvmlite",  # loads the compiled kernel that cuts JSON lines
     *("cloudpickle", "dateutil", "six"),  # pyarrow's
 }
-MAX_WORKER_MODULES = 142
+MAX_WORKER_MODULES = 143
 
 
 @pytest.fixture(scope="module")

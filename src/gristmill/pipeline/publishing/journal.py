@@ -31,7 +31,6 @@ from gristmill.pipeline.work_folder import (
     remove_files,
     remove_work_folder,
 )
-from gristmill.shards.kept_signatures import SIGNATURES
 from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.manifests.stored_files import MANIFEST
 from gristmill.shards.report import REPORT_PAGE, make_derived_files
@@ -183,6 +182,8 @@ def remove_orphans(
     theirs = tuple(others)
     remove_files(root, [path for path in attempts if not path.startswith(theirs)])
     if may_have_uploads:
+        from gristmill.shards.kept_signatures import SIGNATURES  # noqa: PLC0415  (only after a death)
+
         folders = (f"{WORK_FOLDER}/", f"{SIGNATURES}/")
         abort_uploads(
             root, lambda path: path.startswith(folders) or (_is_left_over(path, held) and not path.startswith(theirs))

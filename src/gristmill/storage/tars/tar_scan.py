@@ -166,9 +166,11 @@ def make_checked_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
     """Create a header class for `tarfile` that distinguishes damage from an end mark: by itself it stops at both."""
 
     class Header(tarfile.TarInfo):
+        _is_at_end = False
+
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
-            is_end = not any(buf)  # a block of zeros, or nothing more
+            cls._is_at_end = is_end = not any(buf)  # a block of zeros, or nothing more
             if is_end and buf:
                 note_end()
             try:
@@ -180,6 +182,16 @@ def make_checked_header(note_end: Callable[[], None]) -> type[tarfile.TarInfo]:
             if header.type in _EXTENSION_KINDS and not 0 <= header.size <= _MAX_EXTENSION_BYTES:
                 raise DamagedHeaderError(f"damaged header: a name or attributes of {header.size} bytes")
             return header
+
+        @classmethod
+        def fromtarfile(cls, archive: tarfile.TarFile) -> Header:
+            try:
+                return super().fromtarfile(archive)
+            except tarfile.HeaderError as error:
+                if cls._is_at_end:
+                    raise
+                # Of attributes: newer versions of Python take it for the end.
+                raise DamagedHeaderError(f"damaged header: {error}") from error
 
     return Header
 
