@@ -111,8 +111,8 @@ def again(
     "gristmill run 'my recipe.yaml' --set seed=3 --limit 10 --backend ray"
     """
     words = ["gristmill", command, recipe, *(word for change in overrides for word in ("--set", change))]
-    given = {"--limit": None if limit is None else str(limit), **(options or {})}
-    return shlex.join([*words, *(word for name, value in given.items() if value for word in (name, value))])
+    all_options = {"--limit": None if limit is None else str(limit), **(options or {})}
+    return shlex.join([*words, *(word for name, value in all_options.items() if value for word in (name, value))])
 
 
 def quote_path(path: object) -> str:

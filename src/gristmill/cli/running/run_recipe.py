@@ -64,8 +64,8 @@ def run_and_print(
     except (KeyboardInterrupt, SystemExit):  # SIGTERM is a SystemExit: see cli.main
         click.echo("stopped; finished work is kept", err=True)
         backend = None if options.backend == "auto" else options.backend
-        given = {"--backend": backend, "--ray-address": options.ray_address, "--work": work}
-        command = again("run", recipe, overrides, limit, given)
+        places = {"--backend": backend, "--ray-address": options.ray_address, "--work": work}
+        command = again("run", recipe, overrides, limit, places)
         click.echo(f"  help: to resume, run the same command: {command}", err=True)
         raise
     seconds = monotonic() - output.started
