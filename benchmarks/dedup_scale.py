@@ -28,7 +28,7 @@ _RUN = """
 import json, resource, sys, time
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.steps import Deduplicate, Read, Write
 
 source, output = sys.argv[1:]

@@ -133,7 +133,7 @@ def record(counts: dict[str, int]) -> None:
 
 
 def compare(counts: dict[str, int], recorded: dict | None) -> int:
-    """Print the counts beside the recorded ones, and return 1 if one has grown by more than the limit."""
+    """Print the counts next to the recorded ones, and return 1 if one has grown by more than the limit."""
     if recorded is None or recorded["versions"] != describe_versions():
         print("no counts are recorded for these versions; nothing is compared (--record writes them)")
         recorded = {"instructions": {}}

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from gristmill.engine.backend import Died, Ready, Results
-from gristmill.engine.observing.observer import Observer
-from gristmill.engine.pool.worker_pool import WorkerPool
+from gristmill.engine.observer import Observer
 from gristmill.engine.scheduler import Policy, Scheduler
 from gristmill.engine.tasks import Task
 from gristmill.engine.worker.chunk import ChunkResults
 from gristmill.engine.worker.job import Job
+from gristmill.engine.worker_pool import WorkerPool
 
 _EVENTS_IN_A_TURN = 64
 
@@ -26,6 +26,7 @@ class SimulatedWorker:
 
     pid = None
     node = None
+    is_placed = True
 
     def __init__(self, number: int, events: deque, result: object) -> None:
         self.name = f"simulated {number}"
@@ -115,15 +116,11 @@ def run_units(num_units: int, num_workers: int) -> float:
     import gristmill as gm
     from gristmill import Recipe, steps
     from gristmill.core.records import SourceFile
-    from gristmill.pipeline.planning.units import UNIT_BYTES
-    from gristmill.pipeline.stages.input_units import InputUnits
-    from gristmill.pipeline.stages.options import RunOptions
     from gristmill.pipeline.stages.outputs.unit_output import choose_final_output
-    from gristmill.pipeline.stages.receipt_log.receipts import Receipts
+    from gristmill.pipeline.stages.receipts import Receipts
     from gristmill.pipeline.stages.runner import StageResults, StageRunner
-    from gristmill.pipeline.stages.slices.slice_task import SliceResult
-    from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
-    from gristmill.pipeline.stages.unit_tasks import list_units
+    from gristmill.pipeline.stages.stage_context import RunOptions, SliceResult, SourceStage, StageContext
+    from gristmill.pipeline.stages.unpack import InputUnits
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -134,8 +131,9 @@ def run_units(num_units: int, num_workers: int) -> float:
             output=str(folder / "out"),
         )
         plan = gm.plan(recipe)
+        unit_bytes = plan.layout.unit_bytes
         files = tuple(
-            SourceFile(f"/{number}.jsonl", f"{number}.jsonl", min(1000, num_units - number) * UNIT_BYTES, "1", number)
+            SourceFile(f"/{number}.jsonl", f"{number}.jsonl", min(1000, num_units - number) * unit_bytes, "1", number)
             for number in range(0, num_units, 1000)
         )
         source = replace(plan.sources[0], files=files)
@@ -156,7 +154,7 @@ def run_units(num_units: int, num_workers: int) -> float:
         receipts, finished = Receipts(folder / "receipts.jsonl"), Receipts(folder / "finished.jsonl")
         options = RunOptions(backend="processes", workers=num_workers, progress=False)
         runner = StageRunner(plan, options, receipts, finished, plan.output, pool=pool)
-        units = list_units(InputUnits(plan, runner, context, "").prepare_units(source))
+        units = list(InputUnits(plan, runner, context, "").prepare_units(source))
         assert len(units) == num_units, (len(units), num_units)
         runner.run(context, units, "simulation")
         assert sum(1 for _ in StageResults(runner, units)) == num_units

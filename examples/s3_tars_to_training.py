@@ -6,6 +6,7 @@ Kill it and start it again, here or elsewhere: the run resumes, and training con
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,16 @@ import gristmill as gm
 from gristmill import steps
 from gristmill.stream import Stream
 from gristmill.stream.torch import TorchDataset
+
+
+def save(state: dict[str, object], path: Path) -> None:
+    """Write a checkpoint, whole or not at all."""
+    with path.with_suffix(".tmp").open("w") as file:
+        json.dump(state, file)
+        file.flush()
+        os.fsync(file.fileno())  # else a power cut could leave the new name with no content
+    Path(file.name).replace(path)
+
 
 if __name__ == "__main__":
     tars, output, tokenizer, last_step = *sys.argv[1:4], int(sys.argv[4])
@@ -35,4 +46,4 @@ if __name__ == "__main__":
     for step in range(saved["step"] + 1, last_step + 1):
         batch = next(batches)
         print(step, batch.first_row, batch["input_ids"].sum().item(), flush=True)  # train here
-        checkpoint.write_text(json.dumps({"step": step, "stream": dataset.state_after(batch)}))
+        save({"step": step, "stream": dataset.state_after(batch)}, checkpoint)

@@ -25,7 +25,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tokenizer", required=True, help="folder with tokenizer.json, or a name on the Hub")
     parser.add_argument("--seq-len", type=int, default=2048, help="tokens in a row")
     parser.add_argument("--workers", type=int, help="default: as many as this machine allows")
-    parser.add_argument("--backend", default="processes", choices=["processes", "threads", "serial"])
+    parser.add_argument("--backend", default="processes", choices=["processes", "threads", "serial", "ray", "auto"])
     parser.add_argument("--debug", action="store_true", help="show a few records after each step; write nothing")
     return parser.parse_args()
 

@@ -9,6 +9,7 @@ resumes where the first one stopped, with another number of loader workers, and 
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -105,19 +106,20 @@ def train(output: Path, folder: Path, num_steps: int, workers: int) -> float:
             step += 1
             print(f"step {step}: rows {batch.first_row} to {batch.next_row}, loss {loss.item():.3f}")
             if step % 20 == 0 or step == num_steps:
-                state = json.dumps(dataset.state_after(batch))
-                torch.save(
-                    {
-                        "network": network.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "stream": state,
-                        "step": step,
-                    },
-                    checkpoint,
-                )
+                state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                save({**state, "stream": json.dumps(dataset.state_after(batch))}, checkpoint)
             if step == num_steps:
                 break
     return measure_accuracy(network, output)
+
+
+def save(state: dict[str, object], path: Path) -> None:
+    """Write a checkpoint, whole or not at all."""
+    with path.with_suffix(".tmp").open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())  # else a power cut could leave the new name with no content
+    Path(file.name).replace(path)
 
 
 def measure_accuracy(network: nn.Module, output: Path) -> float:

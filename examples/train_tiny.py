@@ -118,9 +118,11 @@ def main() -> None:
 
 def save(state: dict[str, object], path: Path) -> None:
     """Write a checkpoint, whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    temporary.replace(path)
+    with path.with_suffix(".tmp").open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())  # else a power cut could leave the new name with no content
+    Path(file.name).replace(path)
 
 
 def parse() -> argparse.Namespace:

@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import uuid
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from gristmill_testing.browser import Browser, find_chromium
 from gristmill_testing.buckets import CREDENTIALS, Bucket, SeaweedServer, find_weed
 from gristmill_testing.cloud_stores import (
     AZURE_ACCOUNT,
@@ -25,13 +27,8 @@ from gristmill_testing.fake_packages import forget_packages
 from gristmill_testing.process_state import describe_changes, read_constants, read_settings
 from gristmill_testing.watching import MARK, Leftovers
 
-# These copy `UNIT_BYTES`: imported first in a test that changes it, they would keep what it was there.
-from gristmill.pipeline.jobs import mix_lane  # noqa: F401
-from gristmill.pipeline.planning import cluster_estimate, plan  # noqa: F401
-from gristmill.pipeline.publishing import mixed_lane  # noqa: F401
-from gristmill.pipeline.stages import unit_tasks  # noqa: F401
+from gristmill.storage.remembered_proofs import choose_plan_cache
 from gristmill.storage.stores.open_store import forget_stores
-from gristmill.storage.user_cache.plan_cache import choose_plan_cache
 
 # No test may fail because the machine is slow: hypothesis has no say on time. Each run draws other examples.
 settings.register_profile("any-speed", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -78,12 +75,12 @@ LONGEST_FILES = (
     "faults/test_ray.py",
     "public/test_guides.py",
     "public/test_readme.py",
-    "text/chats/test_against_transformers.py",
-    "pipeline/test_store_outputs.py",
+    "text/chats/test_turns.py",
+    "pipeline/publishing/test_journal.py",
     "pipeline/test_columns_property.py",
-    "pipeline/test_same_bytes.py",
-    "pipeline/test_token_rows.py",
-    "pipeline/test_update.py",
+    "pipeline/test_run.py",
+    "pipeline/stages/outputs/test_sinks.py",
+    "pipeline/stages/test_receipts.py",
     "public/test_documents.py",
     "conformance/test_every_step.py",
     "faults/test_pipeline_poison.py",
@@ -100,9 +97,45 @@ def pytest_addoption(parser):
     parser.addoption("--rewrite-golden", action="store_true", help="record the hashes of tests/golden again")
 
 
+# Cases of one parametrised test that `make test` takes, by folder; `make test-all` takes the rest. Where a case starts
+# processes or runs a recipe, a few prove the law. `conformance` has a case for each step and each backend.
+MAX_CASES = {
+    "cli": 3,
+    "conformance": 1000,
+    "engine": 4,
+    "faults": 2,
+    "golden": 8,
+    "pipeline": 2,
+    "public": 100,
+    "steps": 4,
+    "stream": 3,
+    "text": 4,
+}
+MAX_CASES_ELSEWHERE = 8
+
+
 def pytest_collection_modifyitems(items):
-    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST_FILES)}
+    tests = Path(__file__).parent
+    ranks = {tests / name: rank for rank, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    mark_further_cases(items, tests)
+
+
+def mark_further_cases(items, tests):
+    """Marks cases as `full` that add little: all of their values occur in earlier ones, or there are enough of them."""
+    seen, counts = defaultdict(set), Counter()
+    for item in items:
+        if not hasattr(item, "callspec") or any(map(item.get_closest_marker, ("every_case", "slow", "soak"))):
+            continue
+        test = item.nodeid.split("[")[0]
+        # Two arguments of one `parametrize` have one index: they count as one.
+        values = set(item.callspec.indices.items())
+        folder = item.path.relative_to(tests).parts[0]
+        if values <= seen[test] or counts[test] == MAX_CASES.get(folder, MAX_CASES_ELSEWHERE):
+            item.add_marker("full")
+        else:
+            seen[test] |= values
+            counts[test] += 1
 
 
 def pytest_collection_finish():
@@ -194,6 +227,17 @@ def az(azurite, monkeypatch):
     forget_stores()
     yield f"az://container/{uuid.uuid4().hex}"
     forget_stores()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A real browser without a window, shared by all tests."""
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    browser = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
 
 
 @pytest.fixture

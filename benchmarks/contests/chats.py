@@ -1,6 +1,8 @@
-"""Chats to ids with loss masks: one process beside transformers, and runs on two workers."""
+"""Chats to ids with loss masks: one process against transformers, and runs on two workers."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from benchmarks.harness.contest import OURS, Contest, Limit, Ratio, Setting, Side
 from benchmarks.inputs import chats, corpora, tokenizers
@@ -11,38 +13,53 @@ ALONE = "two independent processes, half each"
 KERNEL_MB = 14
 LONG_ROW_LENGTH = 65_536
 TARGETS = {"many-turns": 10, "crosswoz_zh": 10}
-STYLES = {"gemma": "Gemma's", "llama2": "Llama 2's"}
+MODELS = {
+    "gemma2": ("Gemma 2", ("<start_of_turn>", "<end_of_turn>")),
+    "gemma3": ("Gemma 3", ("<start_of_turn>", "<end_of_turn>")),
+    "llama2": ("Llama 2", ("<s>", "</s>")),
+    "yi": ("Yi", ("<|startoftext|>", "<|endoftext|>")),
+    "command_r_plus": ("Command R+", ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>")),
+}
+"""Published tokenizers: the model, and the tokens that begin and end a turn."""
 COST = Limit("CPU time of a chat", None, "µs", lambda run: run["inner"] / run["units"] * 1e6)
 
 
 def list_contests(setting: Setting) -> list[Contest]:
     kinds = chats.list_kinds(setting)
-    kernels = [_kernel(kind, "byte_level", TARGETS.get(kind, 20)) for kind in kinds]
-    styles = [_kernel("conversation" if not setting.chats else kinds[0], style, 5) for style in STYLES]
-    return [*kernels, *styles, _workers(14, rounds=5), _workers(256, rounds=3), LONG]
+    kernels = [_kernel(kind, None, TARGETS.get(kind, 20)) for kind in kinds]
+    published = [_kernel("conversation" if not setting.chats else kinds[0], model, 8) for model in MODELS]
+    return [*kernels, *published, _workers(14, rounds=5), _workers(256, rounds=3), LONG]
 
 
-def _kernel(kind: str, style: str, at_least: float) -> Contest:
+def _kernel(kind: str, model: str | None, at_least: float) -> Contest:
     def make_sides(setting: Setting) -> list[Side]:
         path = chats.chats(setting, kind, setting.scaled(KERNEL_MB))
-        words = [str(path), str(tokenizers.for_chats(setting, style)), str(write_template(setting))]
+        if model is None:
+            folder, template = tokenizers.for_chats(setting), write_template(setting)
+        else:
+            folder = setting.folder / "inputs" / f"tokenizer-{model}"
+            template = write_template(setting, f"turns-{model}", MODELS[model][1])
+        words = [str(path), str(folder), str(template)]
+        prepare = partial(tokenizers.fetch, folder, model) if model else None
+        theirs = ["-m", "benchmarks.sides.chats_transformers", *words]
         return [
-            Side(OURS, ["-m", "benchmarks.sides.chats_ours", *words]),
-            Side(TRANSFORMERS, ["-m", "benchmarks.sides.chats_transformers", *words], "hugging-face", max_rounds=3),
+            Side(OURS, ["-m", "benchmarks.sides.chats_ours", *words], prepare=prepare),
+            Side(TRANSFORMERS, theirs, "hugging-face", max_rounds=3, prepare=prepare),
         ]
 
-    suffix = "" if style == "byte_level" else f", a tokenizer of {STYLES[style]} kind"
+    marks = "ChatML" if model is None else "ChatML with the model's tokens for turns"
     return Contest(
-        name=f"chats-{kind}" + ("" if style == "byte_level" else f"-{style}"),
-        work=f"chats ({kind}) to packed rows with masks, one process, CPU time{suffix}",
+        name=f"chats-{kind}" + (f"-{model}" if model else ""),
+        work=f"chats ({kind}) to packed rows with masks, one process, CPU time"
+        + (f", {MODELS[model][0]}'s tokenizer" if model else ""),
         make_sides=make_sides,
-        claims=[Ratio(TRANSFORMERS, at_least=at_least, metric="inner", on_front_page=kind == "conversation"), COST],
+        claims=[Ratio(TRANSFORMERS, at_least=at_least, metric="inner"), COST],
         unit="chats",
         data=lambda setting: (
-            f"{setting.scaled(KERNEL_MB):g} MB of chats, ChatML with `generation` tags; from the loaded tokenizer on, "
+            f"{setting.scaled(KERNEL_MB):g} MB of chats, {marks} and `generation` tags; from the loaded tokenizer on, "
             "at most 2,000 chats for transformers, which makes no rows"
         ),
-        rounds=5,
+        rounds=5 if model is None else 3,
     )
 
 

@@ -1,4 +1,4 @@
-"""Near-duplicates: a whole run, and texts in memory beside other libraries."""
+"""Near-duplicates: a whole run, and texts in memory against other libraries."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ CONTESTS = [
         work="find near-duplicates among texts in memory, one core each, CPU time",
         make_sides=_texts_sides,
         claims=[
-            Ratio(SKETCH, 60, "inner", on_front_page=True),
-            Ratio(BATCH, None, "inner", on_front_page=True),
+            Ratio(SKETCH, 60, "inner"),
+            Ratio(BATCH, None, "inner"),
             Ratio(DATATROVE, 30, "inner"),
             Ratio(RENSA, 3, "inner"),
             Limit("planted pairs missed, %", 0.5, "%", lambda run: 100 - 100 * run["facts"]["recall"]),

@@ -1,4 +1,4 @@
-"""Gopher's filters on JSON lines, beside datatrove's."""
+"""Gopher's filters on JSON lines, against datatrove's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _gopher(megabytes: int, at_least: float, rounds: int) -> Contest:
         name=f"gopher-{megabytes}",
         work=f"`gopher_quality` and `gopher_repetition` on JSON lines, {megabytes} MB, 2 workers, whole process",
         make_sides=make_sides,
-        claims=[Ratio(DATATROVE, at_least=at_least, on_front_page=True)],
+        claims=[Ratio(DATATROVE, at_least=at_least)],
         data=lambda setting: (
             f"{setting.scaled(megabytes):g} MB of JSON lines"
             + (f", the first {setting.scaled(PEER_MB):g} MB for datatrove" if megabytes > PEER_MB else "")

@@ -1,4 +1,4 @@
-"""Each stage on one core beside what bounds it: the engine it wraps, or the cheapest loop over the same bytes."""
+"""Each stage on one core against what bounds it: the engine it wraps, or the cheapest loop over the same bytes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from benchmarks.harness.environments import variables_of
 from benchmarks.harness.processes import make_variables
 
 _KERNELS = """
-from gristmill.core.sample_batches import documents
+from gristmill.core.records import documents
 from gristmill import steps
 for step in (steps.GopherRepetition, steps.GopherQuality, steps.Fineweb, steps.C4, steps.Repetition, steps.Language):
     step().apply(documents(["some words"]), 0)

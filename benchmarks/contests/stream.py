@@ -116,8 +116,8 @@ CONTESTS = [
         work="shuffled batches of 32 rows of 2,048 tokens as int64 tensors",
         make_sides=_sides,
         claims=[
-            Ratio("datasets, 0 workers", 3, "inner", on_front_page=True),
-            *(Ratio(_peer_name(name, 0), 3, "inner", on_front_page=name == PEERS[2]) for name in PEERS[1:]),
+            Ratio("datasets, 0 workers", 3, "inner"),
+            *(Ratio(_peer_name(name, 0), 3, "inner") for name in PEERS[1:]),
             *(Ratio(_peer_name(name, 2), None, "inner") for name in PEERS),
             Ratio("datasets, 2 workers", 4, "inner", side=WORKERS),
             Ratio(GATHER, 0.5, "inner"),

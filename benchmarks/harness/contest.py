@@ -66,13 +66,12 @@ class Side:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The claim that Gristmill does the work at least so many times as fast as another side."""
+    """The claim that Gristmill does the work at least this many times faster than another side."""
 
     peer: str
     at_least: float | None
     metric: Metric = "wall"
     side: str = OURS
-    on_front_page: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Environments of peers: one for each file in `benchmarks/peers`, made when a contest first needs it.
 
 Peers pin versions that Gristmill does not, and each other's. A file lists exact versions of everything, so two machines
-measure the same code; what a peer asks for beside it is not installed, because peers contradict each other there. Only
+measure the same code; what else a peer asks for is not installed, because peers contradict each other there. Only
 torch gets what it asks for: its own libraries differ by platform and build, and it pins them itself. `uv` makes an
 environment in seconds; without it `venv` and `pip` do.
 """

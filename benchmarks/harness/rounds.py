@@ -86,7 +86,7 @@ def judge(claim: Ratio | Limit, runs: dict[str, list[dict]]) -> dict | None:
         values = [peer / own for own, peer in zip(costs, _repeated(peer_costs, len(costs)), strict=True)]
         met = None if claim.at_least is None else min(peer_costs) / min(costs) >= claim.at_least
         target = None if claim.at_least is None else f"at least {claim.at_least:g}"
-        judged = {"peer": claim.peer, "side": claim.side, "metric": claim.metric, "front_page": claim.on_front_page}
+        judged = {"peer": claim.peer, "side": claim.side, "metric": claim.metric}
         judged |= {"value": min(peer_costs) / min(costs), "ours": min(costs), "theirs": min(peer_costs)}
     judged |= {"median": statistics.median(values), "low": min(values), "high": max(values)}
     rounded = {name: _round(value) for name, value in judged.items()}

@@ -47,7 +47,7 @@ def upload_dataset(folder, name):
         secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
         client_options={"allow_http": True},
     )
-    folder = Path(folder)  # beside the dataset are the same rows in the formats of peers
+    folder = Path(folder)  # next to the dataset are the same rows in the formats of peers
     found = [folder / "manifest.json", *(folder / "index").rglob("*"), *(folder / "train").rglob("*")]
     files = [path for path in found if path.is_file()]
 

@@ -30,10 +30,12 @@ def write_recipe(setting: Setting, name: str, read: str | list[str], steps: list
     return path
 
 
-def write_template(setting: Setting) -> Path:
-    path = (setting.folder / "recipes" / "chatml.jinja").resolve()
+def write_template(setting: Setting, name: str = "chatml", marks: tuple[str, str] | None = None) -> Path:
+    """Write ChatML's template, or one whose turns begin and end with other tokens."""
+    path = (setting.folder / "recipes" / f"{name}.jinja").resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(TEMPLATE, encoding="utf-8")
+    begin, end = marks or ("<|im_start|>", "<|im_end|>")
+    path.write_text(TEMPLATE.replace("<|im_start|>", begin).replace("<|im_end|>", end), encoding="utf-8")
     return path
 
 

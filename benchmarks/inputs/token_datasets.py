@@ -5,21 +5,20 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.records import ORIGIN_TYPE
-from gristmill.shards.arrow_stream import STREAM_END, read_mapped_batches, stream_block, stream_header
 from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
-from gristmill.shards.canonical import canonicalize_schema
-from gristmill.shards.hugging_face import make_side_files
-from gristmill.shards.manifests.manifest import FORMAT_VERSION, Manifest
-from gristmill.shards.manifests.manifest_file import dump_manifest
-from gristmill.shards.manifests.stored_files import InputFile, Schema, Shard
+from gristmill.shards.canonical import STREAM_END, canonicalize_schema, read_mapped_batches, stream_block, stream_header
+from gristmill.shards.derived_files import make_side_files
+from gristmill.shards.manifest import FORMAT_VERSION, Manifest
+from gristmill.shards.manifest_file import dump_manifest
+from gristmill.shards.stored_files import InputFile, Schema, Shard
 from gristmill.shards.token_rows import rows_schema
-from gristmill.storage.checksums import compute_file_checksum
+from gristmill.storage.files import compute_file_checksum
 
 DOCUMENTS_A_ROW = 4
 
 
 def shuffled_rows(setting, *, num_shards, rows_a_shard, row_length):
-    """Return a dataset with its rows beside it as one array, for peers that cannot read ours."""
+    """Return a dataset with its rows next to it as one array, for peers that cannot read ours."""
     folder = setting.folder / "inputs" / f"tokens-{num_shards}-{rows_a_shard:g}-v{FORMAT_VERSION}"
     if not (folder / "rows.npy").exists():
         write_dataset(folder, num_shards=num_shards, rows_a_shard=int(rows_a_shard), row_length=row_length)
@@ -62,7 +61,7 @@ def many_rows(setting, *, num_shards, rows_a_shard):
 
 
 def indexed_rows(setting, *, num_shards, rows_a_shard, row_length):
-    """Return a dataset with blocks of 4 MiB and their index, as runs write it, with its rows as one array beside it."""
+    """Return a dataset with blocks of 4 MiB and their index, as runs write it, and its rows as one array."""
     folder = setting.folder / "inputs" / f"indexed-rows-{num_shards}-{rows_a_shard:g}-v{FORMAT_VERSION}"
     if not (folder / "rows.npy").exists():
         write_dataset(

@@ -50,7 +50,7 @@ def write() -> None:
 
 def make_figures() -> str:
     """Make the table of all claims, those without a target included."""
-    lines = ["| work | beside | value | rounds | target | | peak memory |", "|---|---|---|---|---|---|---|"]
+    lines = ["| work | compared with | value | rounds | target | | peak memory |", "|---|---|---|---|---|---|---|"]
     for group in GROUPS:
         for contest in _contests(group):
             lines += [_make_figure(contest, claim) for claim in contest["claims"]]
@@ -59,12 +59,12 @@ def make_figures() -> str:
 
 def _make_figure(contest: dict, claim: dict) -> str:
     name = claim.get("peer") or claim["what"]
-    unit = "times as fast" if "peer" in claim else claim["unit"]
+    unit = "\N{MULTIPLICATION SIGN}" if "peer" in claim else f" {claim['unit']}"
     outcome = f"**{claim['outcome']}**" if claim["outcome"] == "missed" else claim["outcome"]
     runs = contest["runs"].get(claim["side"], [])
     peak = f"{max(run['peak_mib'] for run in runs):,.0f} MiB" if runs else ""
     spread = f"{claim['low']:.3g} to {claim['high']:.3g}" if runs else "one"
-    cells = [contest["work"], name, f"{claim['value']:.3g} {unit}", spread, claim["target"] or "", outcome, peak]
+    cells = [contest["work"], name, f"{claim['value']:.3g}{unit}", spread, claim["target"] or "", outcome, peak]
     return f"| {' | '.join(cells)} |"
 
 

@@ -1,26 +1,29 @@
-"""The README's table and picture of measured numbers, made from the result files: `make readme-table`.
+"""The README's table of measured numbers, made from the result files: `make readme-table`.
 
-Every claim that its contest marks for the front page is a row. The numbers are as the benchmark wrote them.
+Six comparisons that a reader cares about; `docs/performance.md` has all of them. The numbers are as the benchmark wrote
+them.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from benchmarks.harness.environments import ROOT
 from benchmarks.harness.results import PUBLISHED, load_result
-from benchmarks.reports.svg import draw_bars
 from benchmarks.reports.terminal import format_rate
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 README = ROOT / "README.md"
-PICTURE = ROOT / "docs" / "images" / "measured.svg"
 TABLE = re.compile(r"(<!-- begin: make readme-table -->\n).*?(<!-- end -->)", re.DOTALL)
-GROUPS = ("tokenize", "recipe", "quality", "documents", "chats", "dedup", "pack", "stream")
-"""The result files, in the order of the table."""
+
+COMPARISONS = (
+    ("tokenize", "tokenize-peers", "`datasets.map`", "JSON lines to packed rows, 400 MB"),
+    ("recipe", "recipe-200", "datatrove", "filter, deduplicate, tokenize and pack, 200 MB"),
+    ("chats", "chats-conversation", "transformers", "chats to packed rows with loss masks"),
+    ("dedup", "dedup-texts", "datasketch, `update_batch`", "near-duplicates among texts in memory"),
+    ("pack", "pack", "TRL", "best-fit packing into rows of 2,048 tokens"),
+    ("stream", "stream", "datasets", "shuffled batches of packed rows as tensors"),
+)
+"""Result file, contest, how the name of the peer begins, and the work in the words of the table."""
 
 
 def put_table(readme: str) -> str:
@@ -29,30 +32,20 @@ def put_table(readme: str) -> str:
     return TABLE.sub(lambda match: match[1] + table + match[2], readme)
 
 
-def list_claims() -> Iterator[tuple[str, dict, dict]]:
-    """Return group, contest and claim of every row."""
-    for group in GROUPS:
-        for contest in (load_result(PUBLISHED / f"{group}.json") or {"contests": {}})["contests"].values():
-            for claim in contest["claims"]:
-                if claim.get("front_page"):
-                    yield group, contest, claim
-
-
 def make_table() -> str:
-    rows = list(list_claims())
-    names = list(dict.fromkeys(contest["name"] for _, contest, _ in rows))
-    lines = ["| | work | beside | times as fast | Gristmill | the other |", "|---|---|---|---|---|---|"]
-    for _, contest, claim in rows:
-        speeds = [format_rate(claim[key], contest["unit"]) for key in ("ours", "theirs")]
-        cells = [str(names.index(contest["name"]) + 1), contest["work"], claim["peer"], f"**{claim['value']:.3g}**"]
-        lines.append(f"| {' | '.join([*cells, *speeds])} |")
-    lines += ["", "`make bench` measures all of it again.", ""]
-    lines += ["<details><summary>How each row was measured</summary>", "", "Best runs of interleaved rounds:", ""]
-    described = {contest["name"]: (group, contest) for group, contest, _ in rows}
-    for number, (group, contest) in enumerate(described.values(), 1):
-        where = f"{contest['date']}, {contest['machine']}, load {format_load(contest['load'])}"
-        lines.append(f"{number}. `make bench ONLY={group}`: {contest['data']}.  \n   {where}.")
-    return "\n".join([*lines, "", "</details>"]) + "\n"
+    lines = ["| work | Gristmill is | its speed | the other's |", "|---|---|---|---|"]
+    dates = set()
+    for group, name, peer, work in COMPARISONS:
+        contest = (load_result(PUBLISHED / f"{group}.json") or {"contests": {}})["contests"].get(name)
+        if contest is None:
+            continue
+        claim = next(claim for claim in contest["claims"] if claim.get("peer", "").startswith(peer))
+        ours, theirs = (format_rate(claim[key], contest["unit"]) for key in ("ours", "theirs"))
+        lines.append(
+            f"| {work} | **{claim['value']:.2g}\N{MULTIPLICATION SIGN}** faster than {peer} | {ours} | {theirs} |"
+        )
+        dates.add(contest["date"])
+    return "\n".join([*lines, "", f"Measured on one machine with 2 cores, {min(dates)} to {max(dates)}."]) + "\n"
 
 
 def format_load(load: dict) -> str:
@@ -66,31 +59,5 @@ def format_load(load: dict) -> str:
     return f"{load['start']:g} before, {load['end']:g} after"
 
 
-def draw_picture() -> str:
-    bars = []
-    for _, contest, claim in list_claims():
-        work = contest["work"].partition(",")[0].replace("`", "")
-        peer = re.split(r"[,']", claim["peer"].replace("`", ""))[0]
-        bars.append((f"{_SHORT.get(contest['name'], work)} / {peer}", claim["value"]))
-    return draw_bars("Times as fast as", bars)
-
-
-_SHORT = {
-    "tokenize-peers": "tokenize and pack, 400 MB",
-    "recipe-200": "whole recipe, 200 MB",
-    "gopher-40": "Gopher filters, 40 MB",
-    "gopher-400": "Gopher filters, 400 MB",
-    "zstd": "length filter, JSONL.zst",
-    "chats-conversation": "chats with masks",
-    "chats-conversation-gemma": "chats, Gemma's kind",
-    "chats-conversation-llama2": "chats, Llama 2's kind",
-    "dedup-texts": "near-duplicates",
-    "pack": "packing",
-    "stream": "streaming",
-}
-
-
 def write() -> None:
     README.write_text(put_table(README.read_text(encoding="utf-8")), encoding="utf-8")
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    PICTURE.write_text(draw_picture(), encoding="utf-8")

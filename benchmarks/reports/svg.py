@@ -1,4 +1,4 @@
-"""Plain SVG pictures, written by hand: bars of ratios and lines over a logarithmic axis.
+"""Plain SVG pictures, written by hand: lines over a logarithmic axis.
 
 Colours follow the reader's light or dark theme. No library: a picture is a page of text that git can compare.
 """
@@ -13,39 +13,15 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
 .small { font-size: 11px; fill: #57606a }
 .title { font-weight: 600 }
 .grid { stroke: #d0d7de; stroke-width: 1 }
-.bar { fill: #2f6fb2 }
-.one { stroke: #24292f; stroke-width: 1.5 }
 .line { fill: none; stroke-width: 2 }
 .s0 { stroke: #2f6fb2; fill: #2f6fb2 } .s1 { stroke: #c2571a; fill: #c2571a }
 .s2 { stroke: #3b8132; fill: #3b8132 } .s3 { stroke: #8250df; fill: #8250df }
 @media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .small { fill: #9198a1 } .grid { stroke: #3d444d } .one { stroke: #e6edf3 }
-  .bar { fill: #58a6ff } .s0 { stroke: #58a6ff; fill: #58a6ff } .s1 { stroke: #f0883e; fill: #f0883e }
+  text { fill: #e6edf3 } .small { fill: #9198a1 } .grid { stroke: #3d444d }
+  .s0 { stroke: #58a6ff; fill: #58a6ff } .s1 { stroke: #f0883e; fill: #f0883e }
   .s2 { stroke: #7ee787; fill: #7ee787 } .s3 { stroke: #d2a8ff; fill: #d2a8ff }
 }
 """
-_LABELS, _WIDTH, _ROW = 400, 860, 26
-
-
-def draw_bars(title: str, bars: list[tuple[str, float]]) -> str:
-    """Draw ratios as bars on a logarithmic axis that begins at 1."""
-    room = _WIDTH - _LABELS - 70
-    highest = math.log10(max([value for _, value in bars] + [10]))
-    parts = [_text(12, 22, title, "title")]
-    height = 48 + _ROW * len(bars) + 8
-    for power in range(math.floor(highest) + 1):
-        x = _LABELS + room * power / highest
-        parts.append(
-            f'<line class="{"one" if not power else "grid"}" x1="{x:.0f}" x2="{x:.0f}" y1="40" y2="{height}"/>'
-        )
-        parts.append(_text(x, 37, f"{10**power:g}", "small", "middle"))
-    for number, (label, value) in enumerate(bars):
-        y = 46 + _ROW * number
-        length = room * max(0.0, math.log10(max(value, 1e-9))) / highest
-        parts.append(_text(_LABELS - 10, y + 14, label, "", "end"))
-        parts.append(f'<rect class="bar" x="{_LABELS}" y="{y}" width="{length:.1f}" height="18" rx="2"/>')
-        parts.append(_text(_LABELS + length + 6, y + 14, f"{value:.3g}"))
-    return _document(_WIDTH, height + 8, parts)
 
 
 def draw_lines(title: str, x_label: str, y_label: str, series: dict[str, list[tuple[float, float]]]) -> str:

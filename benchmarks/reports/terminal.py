@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_COLUMNS = ("work", "beside", "value", "spread", "target", "", "ours", "theirs", "peak MiB")
+_COLUMNS = ("work", "compared with", "value", "spread", "target", "", "ours", "theirs", "peak MiB")
 
 
 def format_table(contests: list[dict]) -> str:

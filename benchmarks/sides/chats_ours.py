@@ -14,14 +14,15 @@ BATCH = 1000
 
 
 def main():
-    from gristmill.engine.processes.worker_process import ONE_THREAD, STEADY_HEAP
+    from gristmill.engine.worker_process import ONE_THREAD, STEADY_HEAP
 
     os.environ |= {**ONE_THREAD, **STEADY_HEAP}  # as in a worker; Arrow and the engine read them when they are loaded
     import msgspec
 
     from gristmill.steps import Pack, Render, Tokenize
-    from gristmill.steps.tokenize.tokenize_chats import to_chat_form
-    from gristmill.text.tokenizers import choose_engine, find_tokenizer
+    from gristmill.steps.tokenize.tokenize import to_chat_form
+    from gristmill.text.tokenizers.choose import choose_engine
+    from gristmill.text.tokenizers.files import find_tokenizer
 
     path, tokenizer, template = sys.argv[1:]
     engine = choose_engine(find_tokenizer(tokenizer), "auto", specials_as_text=True).engine
@@ -38,7 +39,7 @@ def main():
 
 
 def make_rows(lines, render, encode, pack):
-    from gristmill.steps.pack.documents import pack_documents
+    from gristmill.steps.pack_rows import pack_documents
 
     batches = []
     for start in range(0, len(lines), BATCH):

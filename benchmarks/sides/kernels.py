@@ -30,7 +30,7 @@ def _text_array():
 def _packing():
     import numpy as np
 
-    from gristmill.steps.pack.pack import Pack
+    from gristmill.steps.pack import Pack
 
     generator = np.random.default_rng(7)
     lengths = np.maximum(1, generator.lognormal(6, 1.2, 3000)).astype(np.int64)
@@ -38,7 +38,7 @@ def _packing():
 
 
 def pack_plan() -> Callable[[], object]:
-    from gristmill.steps.pack.rows import plan_rows
+    from gristmill.steps.pack_rows import plan_rows
 
     pack, lengths = _packing()
     return lambda: plan_rows(pack, lengths)
@@ -47,7 +47,7 @@ def pack_plan() -> Callable[[], object]:
 def pack_fill() -> Callable[[], object]:
     import numpy as np
 
-    from gristmill.steps.pack.rows import fill_rows, plan_rows
+    from gristmill.steps.pack_rows import fill_rows, plan_rows
 
     pack, lengths = _packing()
     packing = plan_rows(pack, lengths)
@@ -58,7 +58,7 @@ def pack_fill() -> Callable[[], object]:
 
 def quality() -> Callable[[], object]:
     from gristmill import steps
-    from gristmill.core.sample_batches import documents
+    from gristmill.core.records import documents
 
     batch = documents(_texts())
     kernels = [step().load() for step in (steps.GopherRepetition, steps.GopherQuality, steps.Fineweb)]
@@ -67,7 +67,7 @@ def quality() -> Callable[[], object]:
 
 def language() -> Callable[[], object]:
     from gristmill import steps
-    from gristmill.core.sample_batches import documents
+    from gristmill.core.records import documents
 
     batch, kernel = documents(_texts()), steps.Language().load()
     return lambda: kernel.apply(batch, 0)
@@ -81,20 +81,10 @@ def minhash() -> Callable[[], object]:
 
 
 def json_elements() -> Callable[[], object]:
-    from gristmill.steps.read.json_files.json_elements import ElementScanner
+    from gristmill.steps.read.texts.json_elements import ElementScanner
 
     data = json.dumps([{"id": number, "text": text} for number, text in enumerate(_texts())]).encode()
     return lambda: ElementScanner(is_open=False).split(data)
-
-
-def json_lines() -> Callable[[], object]:
-    from gristmill.steps.read.json_files.plain_lines import PlainLines
-    from gristmill.steps.read.raw_cells.delimited_file import RawCell
-
-    lines = [json.dumps({"id": number, "text": text}) for number, text in enumerate(_texts())]
-    data = memoryview("".join(f"{line}\n" for line in lines).encode())
-    cell, reader = RawCell(0, 0, data, is_terminated=True, num_left_out=0), PlainLines("text", len(data))
-    return lambda: reader.read(cell)
 
 
 def collate() -> Callable[[], object]:
@@ -114,6 +104,5 @@ KERNELS = {
     "language": language,
     "minhash": minhash,
     "json-elements": json_elements,
-    "json-lines": json_lines,
     "collate": collate,
 }

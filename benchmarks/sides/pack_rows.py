@@ -39,8 +39,8 @@ def make_documents(count):
 def ours(documents):
     import numpy as np
 
-    from gristmill.steps.pack.pack import Pack
-    from gristmill.steps.pack.rows import fill_rows, plan_rows
+    from gristmill.steps.pack import Pack
+    from gristmill.steps.pack_rows import fill_rows, plan_rows
 
     offsets = documents.offsets.to_numpy().astype(np.int64)
     packing = plan_rows(Pack(row_length=ROW_LENGTH, long_documents="truncate"), np.diff(offsets))

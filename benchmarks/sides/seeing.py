@@ -91,17 +91,17 @@ def report(recipe):
 
     gm.run  # noqa: B018  (imports what every run needs)
     began = time.perf_counter()
-    from gristmill.pipeline.publishing import report_files
+    from gristmill.pipeline.publishing import side_files
 
     seconds = [time.perf_counter() - began]
-    write_report = report_files.write_report
+    write_report = side_files.write_report
 
     def write_and_measure(*args, **options):
         began = time.perf_counter()
         write_report(*args, **options)
         seconds.append(time.perf_counter() - began)
 
-    report_files.write_report = write_and_measure
+    side_files.write_report = write_and_measure
     began = time.perf_counter()
     gm.run(gm.load_recipe(recipe), workers=2, backend="processes", progress=False)
     whole = time.perf_counter() - began

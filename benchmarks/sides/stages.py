@@ -43,7 +43,7 @@ def _texts(corpus: Path) -> tuple[list[list[str]], int]:
 
 
 def _batches(corpus: Path):
-    from gristmill.core.sample_batches import documents
+    from gristmill.core.records import documents
 
     texts, num_bytes = _texts(corpus)
     return [documents(few) for few in texts], num_bytes
@@ -52,7 +52,8 @@ def _batches(corpus: Path):
 def _read(corpus: Path, _tokenizer: Path):
     from gristmill.core.records import SourceFile
     from gristmill.steps import Read
-    from gristmill.steps.read import open_reader, plan_schema
+    from gristmill.steps.read.schema import plan_schema
+    from gristmill.steps.read.source import open_reader
 
     size = corpus.stat().st_size
     read, file = Read(read=str(corpus)), SourceFile(str(corpus), corpus.name, size, "1", 7)
@@ -116,7 +117,7 @@ def _encode(corpus: Path, tokenizer: Path):
 
 def _pack(corpus: Path, tokenizer: Path):
     from gristmill.steps import Pack, Tokenize
-    from gristmill.steps.pack.documents import pack_documents
+    from gristmill.steps.pack_rows import pack_documents
 
     kernel = Tokenize(tokenizer=str(tokenizer), engine="fastokens").resolve(".").load()
     batches, num_bytes = _batches(corpus)

@@ -1,7 +1,7 @@
 """Peers of streaming: the same rows in each one's own format, read as its documentation says.
 
 `python -m benchmarks.sides.stream_peers PEER FOLDER WORKERS SECONDS`, where FOLDER is a dataset of Gristmill with its
-rows beside it in `rows.npy`. Each `write_*` makes the format from an array of rows, each `read_*` gives an endless
+rows next to it in `rows.npy`. Each `write_*` makes the format from an array of rows, each `read_*` gives an endless
 iterator of int64 tensors of 32 x row_length. litdata's folders are private: by default it empties common names under
 the temporary folder.
 """

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from gristmill.text.quality.counting import RequiredPasses, TextCounter
-from gristmill.text.quality.scores import SCORES
+from gristmill.text.quality.counting import SCORES, RequiredPasses, TextCounter
 
 MAX_DOCUMENTS = 300
 MIN_CHARACTERS = 200

@@ -18,7 +18,7 @@ NAMES = ("Gopher repetition", "Gopher quality", "C4", "FineWeb")
 
 def count_ours(texts):
     from gristmill import steps
-    from gristmill.core.sample_batches import documents
+    from gristmill.core.records import documents
 
     filters = (
         steps.GopherRepetition(),

@@ -58,7 +58,7 @@ class Contest:
         self.judge(f"{name} / {other}", lambda of: of(name) / of(other), **bounds)
 
     def judge(self, what, number_from, *, at_most=None, at_least=None):
-        """Add a claim. The number from the best runs decides; the one from the medians is shown beside it.
+        """Add a claim. The number from the best runs decides; the one from the medians is shown next to it.
 
         Without a bound there is no outcome.
         """
@@ -389,7 +389,7 @@ def as_json(contests):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="The parallel engine beside its peers.")
+    parser = argparse.ArgumentParser(description="The parallel engine against its peers.")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="interleaved repeats (default 5)")
     parser.add_argument("--only", choices=CONTESTS, action="append", metavar="NAME", help=", ".join(CONTESTS))
     parser.add_argument("--json", action="store_true", help="print all measurements as JSON instead")

@@ -1,4 +1,4 @@
-"""Export beside a plain copy of the same ids, in one run: `python benchmarks/export.py [--shards N] [--workers N]`.
+"""Export against a plain copy of the same ids, in one run: `python benchmarks/export.py [--shards N] [--workers N]`.
 
 The copy is one process that reads each shard's bytes and writes them to one file, and syncs it: no export can be
 much faster on one disk. Memory is the peak of anonymous memory of a process that exports alone (mapped input is the
@@ -19,11 +19,10 @@ import pyarrow as pa
 
 import gristmill as gm
 from gristmill.core.records import ORIGIN_TYPE
-from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.canonical import canonicalize_schema
-from gristmill.shards.manifests.manifest import Manifest
-from gristmill.shards.manifests.manifest_file import dump_manifest
-from gristmill.shards.manifests.stored_files import Schema, Shard
+from gristmill.shards.canonical import STREAM_END, canonicalize_schema, stream_block, stream_header
+from gristmill.shards.manifest import Manifest
+from gristmill.shards.manifest_file import dump_manifest
+from gristmill.shards.stored_files import Schema, Shard
 
 ROW_LENGTH = 2048
 ROWS_A_BATCH = 2048  # 8 MiB

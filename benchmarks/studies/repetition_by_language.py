@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from gristmill import steps
-from gristmill.core.sample_batches import documents
+from gristmill.core.records import documents
 
 
 def main():

@@ -26,13 +26,12 @@ NUM_ROWS = 4000
 
 def make_dataset(folder: Path, num_shards: int) -> None:
     from gristmill.core.books import Account
-    from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-    from gristmill.shards.canonical import canonicalize_schema
-    from gristmill.shards.manifests.manifest import Manifest
-    from gristmill.shards.manifests.manifest_file import dump_manifest
-    from gristmill.shards.manifests.stored_files import Schema, Shard
+    from gristmill.shards.canonical import STREAM_END, canonicalize_schema, stream_block, stream_header
+    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.manifest_file import dump_manifest
+    from gristmill.shards.stored_files import Schema, Shard
     from gristmill.shards.token_rows import rows_schema
-    from gristmill.storage.checksums import compute_file_checksum
+    from gristmill.storage.files import compute_file_checksum
 
     schema = canonicalize_schema(rows_schema(pa.uint16(), ROW_LENGTH))
     rng, shards = np.random.default_rng(0), []
@@ -76,19 +75,18 @@ def make_dataset(folder: Path, num_shards: int) -> None:
 
 def read_rows(folder: Path, side: str, batch_size: int, seed: int) -> dict[str, float]:
     """Read rows in this process, with the dataset dropped from the page cache."""
-    from gristmill.stream import Stream
-    from gristmill.stream.batches import read_ahead
-    from gristmill.stream.stored_rows import shard_blocks
+    from gristmill.stream import Stream, mapped_memory
+    from gristmill.stream.rows import row_table
 
     def arrow_mapping(path: str, num_bytes: int, *, at_random: bool) -> pa.Buffer:
         with pa.memory_map(path) as file:
             return file.read_buffer(num_bytes)
 
     if side == "arrow mapping":
-        shard_blocks.map_file = arrow_mapping
+        row_table.map_file = arrow_mapping
     if side != SIDES[-1]:
-        read_ahead.ReadAhead.note = lambda *_: False  # type: ignore[method-assign,assignment]
-        shard_blocks.request_pages = lambda *_: None
+        mapped_memory.ReadAhead.note = lambda *_: False  # type: ignore[method-assign,assignment]
+        row_table.request_pages = lambda *_: None
     for path in folder.rglob("*.arrow"):
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -31,7 +31,8 @@ def texts_of(path, num_bytes):
 
 
 def measure(options, engine):
-    from gristmill.text.tokenizers import find_tokenizer, load_engine
+    from gristmill.text.tokenizers.engine import load_engine
+    from gristmill.text.tokenizers.files import find_tokenizer
 
     loaded = load_engine(find_tokenizer(str(options.folders[0])), engine)
     loaded.encode(["a first word"])
@@ -74,7 +75,8 @@ def main():
         return
     if options.make:
         make_tokenizers(options)
-    from gristmill.text.tokenizers import choose_engine, find_tokenizer
+    from gristmill.text.tokenizers.choose import choose_engine
+    from gristmill.text.tokenizers.files import find_tokenizer
 
     print("| tokenizer | engine chosen | fastokens, MB/s | tokenizers, MB/s | times |\n|---|---|---|---|---|")
     for folder in options.folders:

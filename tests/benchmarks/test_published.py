@@ -10,7 +10,7 @@ from benchmarks.harness.environments import PEERS
 from benchmarks.harness.results import PUBLISHED, load_result
 from benchmarks.instructions import MAX_GROWTH, compare, describe_versions
 from benchmarks.reports import performance, readme
-from benchmarks.reports.svg import draw_bars, draw_lines
+from benchmarks.reports.svg import draw_lines
 from benchmarks.sides.kernels import KERNELS
 
 CONTESTS = {group: {c.name for c in contests} for group, contests in list_contests(Setting(Path("x"))).items()}
@@ -20,7 +20,6 @@ RESULTS = [path for path in sorted(PUBLISHED.glob("*.json")) if path.stem in CON
 def test_readme_has_the_table_of_the_results():
     text = readme.README.read_text(encoding="utf-8")
     assert readme.put_table(text) == text, "run `make readme-table`"
-    assert readme.PICTURE.read_text(encoding="utf-8") == readme.draw_picture(), "run `make readme-table`"
 
 
 def test_performance_page_has_the_tables_of_the_results():
@@ -34,7 +33,7 @@ def test_performance_page_has_the_tables_of_the_results():
 def test_names_of_contests_are_unique():
     names = [name for group in CONTESTS.values() for name in group]
     assert len(names) == len(set(names))
-    assert {*readme.GROUPS, *performance.GROUPS, "stages"} == set(CONTESTS)
+    assert {*performance.GROUPS, "stages"} == set(CONTESTS)
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
@@ -56,10 +55,9 @@ def test_peers_are_pinned(path):
 
 
 def test_pictures_follow_the_theme():
-    bars = draw_bars("Title", [("one & two", 3.0), ("below", 0.5)])
-    assert "prefers-color-scheme: dark" in bars
-    assert "one &amp; two" in bars
-    lines = draw_lines("Title", "MB", "s", {"cpu": [(10, 1.0), (1000, 2.0)], "flat": [(10, 1.0)]})
+    lines = draw_lines("one & two", "MB", "s", {"cpu": [(10, 1.0), (1000, 2.0)], "flat": [(10, 1.0)]})
+    assert "prefers-color-scheme: dark" in lines
+    assert "one &amp; two" in lines
     assert lines.count("<polyline") == 2
 
 

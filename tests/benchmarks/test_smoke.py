@@ -23,6 +23,7 @@ def smoke(folder, *words):
     return bench("benchmarks", folder, "--size", "smoke", "--no-peers", "--rounds", "1", *words)
 
 
+@pytest.mark.full
 def test_one_contest_from_inputs_to_table(tmp_path):
     printed = smoke(tmp_path, "--only", "zstd")
     assert "bare code, 2 processes" in printed
@@ -33,6 +34,7 @@ def test_one_contest_from_inputs_to_table(tmp_path):
     assert "gristmill:" not in again  # taken from the result file
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_have_inputs(name):
     run = KERNELS[name]()

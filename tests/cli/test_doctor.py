@@ -5,7 +5,7 @@ from gristmill_testing.fake_packages import install_package
 
 from gristmill import __version__
 from gristmill.cli.doctor import collect_facts
-from gristmill.engine.machine import resources
+from gristmill.engine import machine as resources
 
 
 def test_facts_for_a_bug_report(gristmill):

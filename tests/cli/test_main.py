@@ -41,7 +41,7 @@ def command_that_raises(monkeypatch):
             raise error
 
         module = types.ModuleType("gristmill_command_that_raises")
-        module.command = command
+        module.fail_command = command
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setitem(main_module.COMMANDS, "fail", (module.__name__, "Fails."))
 
@@ -62,6 +62,7 @@ def test_no_arguments_shows_help_as_wrong_use(run):
     assert "Commands:" in err
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", main_module.COMMANDS)
 def test_every_command_has_help_with_an_example(run, name):
     code, out, _ = run(name, "--help")
@@ -145,7 +146,7 @@ def command():
         time.sleep(60)
     finally:
         print("cleaned up", flush=True)
-sys.modules["sleeper"] = types.SimpleNamespace(command=command)
+sys.modules["sleeper"] = types.SimpleNamespace(sleep_command=command)
 main.COMMANDS["sleep"] = ("sleeper", "Sleeps.")
 main.main(["sleep"])
 """
@@ -278,10 +279,59 @@ main_module.main([])
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_a_signal_that_python_drops_arrives_all_the_same(number, word):
     command = [sys.executable, "-c", LOSES_SIGNAL, str(int(number))]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (128 + number, word)
+
+
+HIDES_SIGNAL = """
+import os, signal, sys
+from pathlib import Path
+from gristmill.cli import main as main_module
+from gristmill import parallel_map
+
+Path("hides.py").write_text('''
+import os, sys
+try:
+    os.kill(os.getpid(), int(sys.argv[1]))
+    for _ in range(1000): pass
+except BaseException as error:  # as numpy and modules of Cython do
+    raise ImportError("failed to import") from error
+''')
+sys.path.insert(0, ".")
+
+def send_signal(_):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    for _ in range(1000): pass
+
+def in_import(*_, **__):
+    import hides
+    signal.pause()
+
+def in_task(*_, **__):
+    parallel_map(send_signal, [1], backend="serial", progress=False)
+    signal.pause()
+
+def in_other_error(*_, **__):
+    try:
+        send_signal(1)
+    except BaseException as error:
+        raise OSError("no such file") from error
+
+main_module.command_line.main = globals()[sys.argv[2]]
+main_module.main([])
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("place", ["in_import", "in_task", "in_other_error"])
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_is_never_taken_for_an_error(tmp_path, number, word, place):
+    command = [sys.executable, "-c", HIDES_SIGNAL, str(int(number)), place]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=tmp_path)
     assert (ended.returncode, ended.stderr.strip()) == (128 + number, word)
 
 
@@ -290,3 +340,122 @@ def test_summaries_of_subcommands_are_whole(gristmill, group):
     listed = gristmill(group, "--help").out.partition("Commands:")[2]
     assert listed
     assert "..." not in listed
+
+
+STOPPED_AT_EACH_MOMENT = """
+import os, signal, sys
+from gristmill.cli import main as main_module
+from gristmill.storage.parallel_files import PreallocatedFiles
+
+folder, moment, is_stopped = sys.argv[1], 0, True
+stops = main_module._Stops()
+signal.signal(signal.SIGTERM, stops.handle)
+
+def send_signal(frame, event, _):
+    global num_left
+    frame.f_trace_opcodes = True
+    if event == "opcode" and frame.f_code.co_name in ("__enter__", "__exit__"):
+        num_left -= 1
+        if num_left == 0:
+            signal.raise_signal(signal.SIGTERM)
+    return send_signal
+
+while is_stopped:
+    moment = num_left = moment + 1
+    stops.number = None
+    try:
+        sys.settrace(send_signal)
+        with PreallocatedFiles(folder + "/x"):
+            pass
+        sys.settrace(None)
+        is_stopped = num_left <= 0
+        if is_stopped:
+            signal.pause()  # for the signal, which is sent again
+    except main_module.Stopped:
+        sys.settrace(None)
+    assert os.listdir(folder) == [], moment
+print(moment)
+"""
+
+
+@pytest.mark.full
+def test_a_signal_at_any_moment_leaves_no_lock(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_EACH_MOMENT, tmp_path], capture_output=True, text=True, timeout=240
+    )
+    assert int(done.stdout or 0) > 50, done.stderr
+
+
+HOSTILE = "\x1b[2J\x07\x9b31m"
+
+
+@pytest.fixture(scope="module")
+def hostile_dataset(tmp_path_factory):
+    """A dataset whose inputs and fields have names and texts that would control a terminal."""
+    folder = tmp_path_factory.mktemp("hostile")
+    records = [{"text": f"{HOSTILE} text {number} " * 4, f"f{HOSTILE}": HOSTILE} for number in range(12)]
+    lines = [json.dumps(record) for record in records]
+    (folder / f"a{HOSTILE}.jsonl").write_text("\n".join([*lines, lines[0], HOSTILE]))
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(
+        "{sources: {a: {read: 'a*.jsonl'}}, steps: [length: {min_chars: 40}, deduplicate: {kind: exact}], output: out}"
+    )
+    return folder
+
+
+def test_a_recipe_comes_from_standard_input(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}')
+    recipe = b"{sources: {a: {read: a.jsonl}}, output: out}"
+    for data, code in ((recipe, 0), (recipe + b" " * (16 << 20), 2)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+        assert run("plan", "-")[0] == code
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan recipe.yaml",
+        "run recipe.yaml --backend serial",
+        "run recipe.yaml",
+        "inspect out",
+        "inspect out --quarantine",
+        "inspect out --details",
+        "trace out 0",
+        "trace out 0 --removed",
+        "trace out 99",
+        "trace out a:a{hostile}.jsonl@0",
+        "explain recipe.yaml a{hostile}.jsonl",
+        "explain recipe.yaml out",
+        "verify out",
+        "status out",
+        "tune recipe.yaml",
+        "diff out out",
+        "stream check out",
+        "export out megatron x",
+        "clean out",
+        "report out",
+        "doctor out",
+        "init {hostile}/{hostile}",
+        "tokenizer check {hostile}",
+        "template check {hostile}",
+        "classifier train {hostile}",
+        "mix {hostile}",
+        "bench {hostile}.yaml",
+        "dedup {hostile}",
+        "view {hostile}",
+        "verify {hostile}",
+        "run {hostile}.yaml",
+        "run recipe.yaml --set sources.a.read={hostile}",
+        "run recipe.yaml --set {hostile}=1",
+        "{hostile}",
+    ],
+)
+def test_no_command_prints_what_controls_a_terminal(hostile_dataset, run, monkeypatch, words):
+    monkeypatch.chdir(hostile_dataset)
+    if not (hostile_dataset / "out").exists():
+        run("run", "recipe.yaml", "--backend", "serial")
+    _, out, err = run(*(word.format(hostile=HOSTILE) for word in words.split()))
+    assert out or err
+    for shown in (out, err):
+        assert not {"\x1b", "\x07", "\x9b"} & {*shown}, shown

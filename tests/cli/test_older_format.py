@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.shards.manifests.manifest import FORMAT_VERSION
+from gristmill.shards.manifest import FORMAT_VERSION
 from gristmill.stream import Stream
 
 REMEDY = "build the dataset again, in another folder"

@@ -11,12 +11,11 @@ from click.testing import CliRunner
 from gristmill_testing.small_tokenizers import trained
 from gristmill_testing.streams import write_packed
 
-from gristmill.cli.datasets.mix import command as mix_command
-from gristmill.cli.training.stream import command as stream_command
-from gristmill.cli.training.tokenizer import command as tokenizer_command
+from gristmill.cli.datasets.export import mix_command
+from gristmill.cli.training.stream import stream_command
+from gristmill.cli.training.tokenizer import tokenizer_command
 from gristmill.core.errors import UsageError
-from gristmill.report.charts import draw_bars, draw_pie
-from gristmill.report.pictures import Chart, make_picture, write_picture
+from gristmill.report.charts import Chart, draw_bars, draw_pie, make_picture, write_picture
 
 
 def run(command, *words):

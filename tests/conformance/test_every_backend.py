@@ -415,9 +415,27 @@ def test_wrong_use_is_refused_before_anything_runs(backend, option, value, call)
     assert taken == []
 
 
+@pytest.mark.parametrize("call", [gm.parallel_map, gm.parallel_imap], ids=["map", "imap"])
+def test_the_words_of_other_libraries_are_answered_with_ours(call):
+    """Those of `multiprocessing`, joblib and speedy_utils."""
+    words = {"mp": "processes", "multiprocessing": "processes", "process": "processes", "loky": "processes"}
+    words |= {"thread": "threads", "threadpool": "threads", "seq": "serial", "safe": "serial"}
+    for word, own_name in words.items():
+        with pytest.raises(gm.errors.UsageError) as caught:
+            call(abs, [1], backend=word)
+        assert f'"{own_name}"' in caught.value.help
+    for word, own_name in {"n_jobs": "workers", "chunksize": "chunk_size", "initializer": "setup"}.items():
+        with pytest.raises(TypeError, match=rf"no argument '{word}': write {own_name}="):
+            call(abs, [1], **{word: 2})
+    with pytest.raises(gm.errors.UsageError) as caught:
+        call(abs, [1], backend="threads", timeout=3)
+    assert 'backend="processes"' in caught.value.help
+    assert list(call(abs, [-1], workers=None, progress=False, desc="a")) == [1]
+
+
 def test_unknown_backend_is_refused_with_the_nearest_name():
     with pytest.raises(gm.errors.UsageError, match="processes"):
-        gm.parallel_map(abs, [1], backend="process")
+        gm.parallel_map(abs, [1], backend="processe")
 
 
 @pytest.mark.parametrize("call", [gm.parallel_map, gm.parallel_imap], ids=["map", "imap"])

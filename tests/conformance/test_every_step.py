@@ -17,13 +17,11 @@ from hypothesis import strategies as st
 
 from gristmill import steps
 from gristmill.core.books import Account
-from gristmill.core.records import ORIGIN, RECORD, RECORD_TYPE
-from gristmill.core.sample_batches import documents
+from gristmill.core.records import ORIGIN, RECORD, RECORD_TYPE, documents
 from gristmill.core.step import GlobalStep, LocalStep
-from gristmill.recipe.catalog import STEPS, step_class
 from gristmill.recipe.dump import dump_recipe
-from gristmill.recipe.load import parse_recipe
-from gristmill.runtime.function import Function
+from gristmill.recipe.load import STEPS, parse_recipe, step_class
+from gristmill.runtime.functions import Function
 from gristmill.text.classifiers.linear_model import train_model
 
 FOLDER = str(Path(__file__).parent)

@@ -10,7 +10,7 @@ import gristmill as gm
 from gristmill.engine import failure_report
 from gristmill.engine.backend import Died
 from gristmill.engine.tasks import Task
-from gristmill.engine.worker.captured_error import CapturedError
+from gristmill.engine.worker.pickling import CapturedError
 
 
 def capture(error, *, travels=True, kind="exception"):

@@ -7,9 +7,9 @@ import time
 import pytest
 
 import gristmill as gm
+from gristmill.engine import machine as resources
+from gristmill.engine import observer
 from gristmill.engine import parallel_run as launch
-from gristmill.engine.machine import resources
-from gristmill.engine.observing import observer
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

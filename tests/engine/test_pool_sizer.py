@@ -3,8 +3,8 @@
 import pytest
 
 from gristmill.engine.backend import Died
-from gristmill.engine.observing.observer import Observer
-from gristmill.engine.pool.job_workers import PooledWorker
+from gristmill.engine.job_workers import PooledWorker
+from gristmill.engine.observer import Observer
 from gristmill.engine.pool_sizer import PoolSizer
 
 

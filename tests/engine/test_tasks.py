@@ -9,10 +9,10 @@ import pytest
 from gristmill_testing.watching import count_and_sign, wait_for_file
 
 import gristmill as gm
-from gristmill.engine.observing import progress
-from gristmill.engine.observing.observer import Observer, WorkerUse
+from gristmill.engine import progress
+from gristmill.engine.observer import Observer, WorkerUse
 from gristmill.engine.tasks import NOT_READY, Stopwatch, Task, Unfinished, run_tasks
-from gristmill.engine.worker import job_runner
+from gristmill.engine.worker import job as job_runner
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
@@ -546,7 +546,7 @@ def test_a_task_that_waited_for_a_result_starts_as_soon_as_the_caller_has_it(mon
     def fail(seconds):
         raise AssertionError(f"slept {seconds} s while a task was ready")
 
-    monkeypatch.setattr("gristmill.engine.backends.serial.time.sleep", fail)
+    monkeypatch.setattr("gristmill.engine.backends.in_process.time.sleep", fail)
     results = []
 
     def linked_tasks():

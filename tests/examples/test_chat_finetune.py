@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import gristmill as gm
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "chat_finetune"
@@ -16,6 +18,7 @@ def run(folder, *command):
     return done.stdout
 
 
+@pytest.mark.full
 def test_from_a_sharegpt_file_to_rows(tmp_path):
     folder = tmp_path / "example"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("out", "tokenizer", "*.jsonl"))

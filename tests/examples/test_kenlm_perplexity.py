@@ -34,6 +34,7 @@ ngram 2=4
 TEXTS = ["fresh bread today", "fresh bread today\n\nfresh bread", "zxcv qwer asdf uiop", "bread fresh"]
 
 
+@pytest.mark.full
 def test_likely_documents_are_kept(tmp_path):
     model = tmp_path / "tiny.arpa"
     model.write_text(ARPA.lstrip())

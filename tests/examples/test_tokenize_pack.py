@@ -32,6 +32,12 @@ def run_example(folder, *arguments):
 def test_backends_give_the_same_rows(folder):
     shown = run_example(folder, "--dst", "serial", "--backend", "serial")
     run_example(folder, "--dst", "processes", "--workers", "2")
+    for backend in ("threads", "auto"):
+        run_example(folder, "--dst", backend, "--backend", backend, "--workers", "2")
+        assert (
+            gm.open_dataset(folder / backend).manifest.dataset_hash
+            == gm.open_dataset(folder / "serial").manifest.dataset_hash
+        )
     serial, processes = (gm.open_dataset(folder / name) for name in ("serial", "processes"))
     assert serial.manifest.dataset_hash == processes.manifest.dataset_hash
     assert serial.manifest.row_length == 128
@@ -39,6 +45,15 @@ def test_backends_give_the_same_rows(folder):
     assert {text.removesuffix("<|endoftext|>") for text in documents} == {" ".join(text.split()) for text in TEXTS}
     assert "duplicate" in shown
     assert "rows, " in shown
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_rows(folder):
+    pytest.importorskip("ray")
+    run_example(folder, "--dst", "one", "--backend", "serial")
+    run_example(folder, "--dst", "ray", "--backend", "ray", "--workers", "2")
+    hashes = {gm.open_dataset(folder / name).manifest.dataset_hash for name in ("one", "ray")}
+    assert len(hashes) == 1
 
 
 def test_debug_mode_writes_nothing(folder):

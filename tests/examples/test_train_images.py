@@ -6,6 +6,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_images.py"
 
 
@@ -17,6 +19,7 @@ def train(folder, num_steps, workers):
     return run.stdout
 
 
+@pytest.mark.full
 def test_learns_and_resumes(tmp_path):
     first, second = train(tmp_path, 30, 0), train(tmp_path, 60, 2)
     rows = [(int(begin), int(end)) for begin, end in re.findall(r"rows (\d+) to (\d+)", first + second)]

@@ -9,6 +9,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import pytest
 from gristmill_testing.watching import wait_until
 
 from gristmill.stream import Stream
@@ -45,6 +46,7 @@ def seen(folder, world_size):
     return {row: sum(parts, []) for row, parts in found.items() if len(parts) == world_size}  # noqa: RUF017
 
 
+@pytest.mark.full
 def test_killed_and_resumed_with_other_ranks_and_workers(tmp_path):
     killed = start(tmp_path, world_size=2, workers=1, steps=10**6)
     noted = tmp_path / "seen-2-0.jsonl"

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gristmill_testing.token_datasets import write_tokens
+from gristmill_testing.token_datasets import LENGTH, write_tokens
 
 from gristmill.pipeline.jobs.export import export
 
@@ -39,3 +39,26 @@ def many(tmp_path):
     ]
     write_tokens(tmp_path / "out", {("train", "web"): shards[:5], ("train", "a"): shards[5:]}, rows_a_batch=7)
     return tmp_path / "out", [document for shard in shards for document in shard]
+
+
+TRAIN = ("train", "web"), ("train", "books")
+
+
+def make_rows(rng, num_rows):
+    rows = []
+    for _ in range(num_rows):
+        lengths = [int(rng.integers(1, 5))]
+        while sum(lengths) < LENGTH - 2:
+            lengths.append(int(rng.integers(1, LENGTH - sum(lengths) + 1)))
+        rows.append([rng.integers(1, 60_000, length).tolist() for length in lengths])
+    return rows
+
+
+@pytest.fixture
+def packed(tmp_path, request):
+    """A packed dataset and its training rows, each a list of documents."""
+    rng = np.random.default_rng(5)
+    shards = {TRAIN[0]: [make_rows(rng, 7), make_rows(rng, 4)], TRAIN[1]: [make_rows(rng, 6)]}
+    shards[("validation", "web")] = [make_rows(rng, 2)]
+    write_tokens(tmp_path / "out", shards, row_length=LENGTH, **getattr(request, "param", {}))
+    return tmp_path / "out", [row for key in TRAIN for shard in shards[key] for row in shard]

@@ -9,8 +9,7 @@ from gristmill_testing.fake_packages import install_package
 from gristmill.core.errors import UsageError
 from gristmill.exports import formats
 from gristmill.exports.formats import find_export_format
-from gristmill.exports.layout import ExportFormat, PlannedFile
-from gristmill.exports.tokens import read_shard_batches
+from gristmill.exports.layout import ExportFormat, PlannedFile, read_shard_batches
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def test_an_unknown_format_is_refused_with_the_nearest_name():
 
 PLUGIN = """
 from gristmill.exports.layout import ExportFormat
-from gristmill.exports.streams import LlmcFormat
+from gristmill.exports.arrays import LlmcFormat
 
 class Dots(LlmcFormat):
     name = "dots"

@@ -1,7 +1,7 @@
 """A run with a global step that is killed before the first and the last receipt of every stage, and is then run again.
 
 The run is serial, so that one process is all there is to kill. Each child is a fork of a process in which the kernels
-are compiled already.
+are compiled already. The same runs are also let on, with a damaged file in place of what the receipt names.
 """
 
 import json
@@ -11,21 +11,25 @@ import sys
 import pytest
 
 SCRIPT = """
-import json, os, random, shutil, signal, sys, traceback
+import gzip, json, logging, os, random, shutil, signal, sys, traceback
 from pathlib import Path
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.barriers.deduplicate import merge
-from gristmill.pipeline.planning import units
-from gristmill.pipeline.stages.options import RunOptions
-from gristmill.pipeline.stages.receipt_log.receipts import Receipts
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.pipeline.stages.receipts import Receipts
 from gristmill.pipeline.run import run_recipe
 from gristmill.shards.verify import verify
 from gristmill.steps import *
 
 root = Path(sys.argv[1])
-units.UNIT_BYTES, units.MIN_GROUP_BYTES = 12_000, 8_000
-merge._MAX_PIECES, merge.MIN_PIECE_BYTES = 0, 1_000  # so that streams are merged
+layout = UnitLayout(
+    unit_bytes=12_000,
+    min_group_bytes=8_000,
+    max_pieces=0,  # so that streams are merged
+    min_piece_bytes=1_000,
+    unpack_bytes=100 if sys.argv[3] == "damage" else 16 << 20,
+)
 os.fsync = lambda fd: None  # a power cut is not what is tried here
 rng = random.Random(5)
 (root / "in").mkdir()
@@ -49,32 +53,59 @@ rng.shuffle(texts)
 for number in range(4):
     lines = [json.dumps({"text": text, "url": f"http://x.org/{len(text) % 50}"}) for text in texts[number::4]]
     (root / f"in/{number}.jsonl").write_text("\\n".join(lines))
+if sys.argv[3] == "damage":
+    (root / "in/0.jsonl.gz").write_bytes(gzip.compress((root / "in/0.jsonl").read_bytes()))
+    (root / "in/0.jsonl").unlink()
 (root / "known.jsonl").write_text(json.dumps({"text": texts[0]}) + "\\n")
 
 left = {"receipts": -1}
-written = []
+written, files, stored = [], [], set()
 real = Receipts.add
 
 def add(self, fingerprint, result):
-    if left["receipts"] == 0:
+    if left["receipts"] == 0 and "damage" not in left:
         os.kill(os.getpid(), signal.SIGKILL)
-    left["receipts"] -= 1
     written.append(type(result).__name__)
+    files.append([file.path for file in getattr(result, "files", list)() if file.bytes])
+    paths = (out / ".gristmill/stored").glob("[!.]*")
+    stored.update(str(path.relative_to(out)) for path in paths if path.stat().st_size)
     real(self, fingerprint, result)
+    if left["receipts"] == 0:
+        damage_file(*left["damage"])
+    left["receipts"] -= 1
+
+def damage_file(path, kind):
+    path, stat = out / path, os.stat(out / path)
+    content = bytearray(path.read_bytes())
+    if kind == "removed":
+        path.unlink()
+        return
+    place = rng.randrange(len(content))
+    content = content[:place] if kind == "cut" else content
+    if kind == "flipped":
+        content[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    # A disk changes no times; of shards, which no later stage reads, only what programs do to them is noticed.
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9 * ("work" in path.parts)))
+
+class Messages(logging.Handler):
+    def emit(self, record):
+        print(record.getMessage(), file=sys.stderr)
 
 Receipts.add = add
 out = root / "out"
-step = eval(sys.argv[2])
+steps = eval(sys.argv[2])
+steps = steps if isinstance(steps, list) else [steps]
 recipe = Recipe(
-    sources={"web": Read(read=f"{root}/in/*.jsonl")},
-    steps=[*(step if isinstance(step, list) else [step]), Write(format="jsonl")],
+    sources={"web": Read(read=f"{root}/in/*.jsonl*")},
+    steps=steps if isinstance(steps[-1], Write) else [*steps, Write(format="jsonl")],
     output=str(out),
 )
 
 def run(max_receipts=-1):
     left["receipts"] = max_receipts
     del written[:]
-    run_recipe(recipe, RunOptions(backend="serial", progress=False))
+    run_recipe(recipe, RunOptions(backend="serial", progress=False, layout=layout))
 
 def tree():
     paths = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stem != "report"]
@@ -92,9 +123,28 @@ def in_child(function):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 run()
-expected, stages = tree(), list(written)
-problems = []
+expected, stages, stage_files = tree(), list(written), list(files)
+unlisted = stored - {path for paths in files for path in paths}
+problems, unnoticed = [f"no receipt lists {path}" for path in unlisted], []
 borders = [n for n in range(len(stages)) if stages[n] not in stages[:n] or stages[n] not in stages[n + 1 :]]
+if sys.argv[3] == "damage":
+    logging.getLogger("gristmill").addHandler(Messages())
+    kinds = ("flipped", "cut", "removed")
+    for number, (point, path) in enumerate((point, path) for point in borders for path in stage_files[point]):
+        shutil.rmtree(out)
+        kind = kinds[number % 3]
+        left["damage"] = path, kind
+        messages = root / "messages"
+        def run_damaged():
+            os.dup2(os.open(messages, os.O_RDWR | os.O_CREAT | os.O_TRUNC), 2)
+            run(point)
+        is_wrong = in_child(run_damaged) or tree() != expected or not verify(out)
+        text = messages.read_text()
+        if kind == "flipped" and "is run again" not in text:
+            unnoticed.append(f"{stages[point]} {kind} {path}")
+        if is_wrong:
+            problems.append(f"{point} ({stages[point]}): {path} was {kind}: not the same\\n{text}")
+    borders = []
 for point in borders:
     shutil.rmtree(out)
     code = in_child(lambda: run(point))
@@ -107,18 +157,18 @@ for point in borders:
     if in_child(again) or tree() != expected or not verify(out):
         problems.append(f"{point} ({stages[point]}): not the same after a kill")
 has_scores = any(path.startswith("scores/") for path in expected)
-print(json.dumps({"stages": stages, "problems": problems, "has_scores": has_scores}))
+print(json.dumps({"stages": stages, "problems": problems, "has_scores": has_scores, "unnoticed": unnoticed}))
 """
 
 DOCUMENT_STAGES = {
     "MergedStreams",
     "CopyPairs",
-    "HiddenDocuments",
+    "MarkedCopies",
     "CandidatePairs",
     "CarriedPairs",
     "ComparedPairs",
     "LinkedDocuments",
-    "DealtMembers",
+    "ScatteredMembers",
     "ChosenRemovals",
     "ScatteredRemovals",
     "RangeRemovals",
@@ -129,13 +179,17 @@ PIECE_STAGES = {"HashedUnit", "MergedStreams", "CopiedPieces", "UnitRemovals"}
 
 def kill_everywhere(folder, step):
     """Return the kinds of all receipts, in the order in which a run writes them."""
+    return run_everywhere(folder, step, "kill")["stages"]
+
+
+def run_everywhere(folder, step, fault):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), step], capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", SCRIPT, str(folder), step, fault], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert not report["problems"], "\n".join([*report["problems"], done.stderr])
-    return report["stages"]
+    return report
 
 
 @pytest.mark.parametrize(
@@ -157,6 +211,7 @@ def test_killed_in_every_stage(tmp_path, step, kinds):
     assert set(kill_everywhere(tmp_path, step)) == {"SliceResult", *kinds}
 
 
+@pytest.mark.full
 def test_killed_while_clusters_are_found(tmp_path):
     step = "Deduplicate(partition_bytes=4_000, against=str(root / 'known.jsonl'))"
     stages = kill_everywhere(tmp_path, step)
@@ -166,3 +221,20 @@ def test_killed_while_clusters_are_found(tmp_path):
     assert stages.count("LinkedDocuments") > num_ranges, "one round was enough"
     assert stages.count("CandidatePairs") > 1
     assert stages.count("MergedStreams") > 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "step",
+    [
+        "Decontaminate(benchmarks={'ask': str(root / 'ask.jsonl')}, action='cut')",
+        "Deduplicate(kind='lines', partition_bytes=1000)",
+        "Deduplicate(partition_bytes=4_000, against=str(root / 'known.jsonl'))",
+        "Mix(weights={'web': 1}, size=150, by='documents', max_epochs=2)",
+        "[GopherRepetition(), Shuffle(), Scores(min_words=61)]",
+        "Limit(max_records=40)",
+        "[Split(validation=9), Write(format='parquet')]",
+    ],
+)
+def test_damage_of_every_kind_of_file_is_noticed_and_its_task_is_run_again(tmp_path, step):
+    assert not run_everywhere(tmp_path, step, "damage")["unnoticed"]

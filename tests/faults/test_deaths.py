@@ -75,6 +75,7 @@ def test_death_raises_by_default_with_the_item_named():
     assert "item 3" in "\n".join(caught.value.__notes__)
 
 
+@pytest.mark.full
 def test_death_can_be_skipped_counted_and_logged(caplog):
     def function(n):
         if n == 3:
@@ -102,6 +103,7 @@ def test_only_the_guilty_one_of_a_chunk_is_blamed(position, chunk_size):
     assert innocents_returned(results, {position}, lambda n: n)
 
 
+@pytest.mark.full
 def test_several_guilty_items_are_all_found():
     def function(n):
         if n in (2, 7):
@@ -113,6 +115,7 @@ def test_several_guilty_items_are_all_found():
     assert innocents_returned(results, {2, 7}, lambda n: n)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_deaths", [1, 2, 5])
 def test_deaths_use_no_retry(folder, num_deaths):
     """Up to five deaths in all, two of them alone, and the item still returns with `retries=0`."""
@@ -126,6 +129,7 @@ def test_deaths_use_no_retry(folder, num_deaths):
     assert len(list(folder.iterdir())) == num_deaths + 1
 
 
+@pytest.mark.full
 def test_deaths_leave_the_retries_to_exceptions(folder):
     """Two deaths and two exceptions, with `retries=2`."""
 
@@ -168,6 +172,7 @@ def test_worker_killed_from_outside_is_replaced_at_once(folder):
     assert second not in (killed, first)
 
 
+@pytest.mark.full
 def test_idle_worker_may_be_killed(folder):
     """One worker waits for its item while the other, which has nothing to do, is killed."""
 
@@ -192,6 +197,7 @@ def test_idle_worker_may_be_killed(folder):
     killer.join()
 
 
+@pytest.mark.full
 def test_worker_that_dies_with_a_large_message_underway(folder):
     """The next chunk, of many MiB, is already being sent to the worker when it dies."""
     items = [bytes(10)] * 5 + [b"die"] + [bytes(32 << 20)] * 2
@@ -222,6 +228,7 @@ def test_finished_items_of_a_dead_worker_count(folder):
     assert len(list(folder.glob("run-1-*"))) == 2
 
 
+@pytest.mark.full
 def test_what_the_function_started_ends_with_its_worker(folder):
     """A grandchild that would sleep for an hour is gone when the call returns."""
 
@@ -238,6 +245,7 @@ def test_what_the_function_started_ends_with_its_worker(folder):
     wait_until(lambda: not any(map(is_alive, pids)), "the end of the grandchildren", seconds=5)
 
 
+@pytest.mark.full
 def test_function_that_closes_all_files():
     """As daemons do. The worker can no longer be talked to, so it is as good as dead."""
 
@@ -251,6 +259,7 @@ def test_function_that_closes_all_files():
     assert results[2].kind == "worker_died"
 
 
+@pytest.mark.full
 def test_function_that_forks():
     """A forked child that leaves properly disturbs nothing."""
 
@@ -264,6 +273,7 @@ def test_function_that_forks():
     assert gm.parallel_map(function, range(6), workers=2) == list(range(6))
 
 
+@pytest.mark.full
 def test_forked_child_that_exits_as_python_does_speaks_for_nobody():
     """`sys.exit()` in a forked child must not become the item's failure, while the worker goes on to its result."""
 
@@ -278,6 +288,7 @@ def test_forked_child_that_exits_as_python_does_speaks_for_nobody():
     assert results == [0, 1, 2]
 
 
+@pytest.mark.full
 def test_deaths_are_events_and_messages(tmp_path, caplog):
     log = gm.EventLog(tmp_path / "events.jsonl")
 

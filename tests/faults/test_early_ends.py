@@ -56,6 +56,7 @@ def test_close_ends_the_workers(folder):
         next(results)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ordered", [True, False])
 def test_garbage_collection_ends_the_workers(ordered):
     gc.collect()  # what earlier tests left
@@ -69,6 +70,7 @@ def test_garbage_collection_ends_the_workers(ordered):
     assert open_files() == before
 
 
+@pytest.mark.full
 def test_cycle_with_the_results_is_collected():
     class Holder:
         pass
@@ -84,6 +86,7 @@ def test_cycle_with_the_results_is_collected():
     assert children() == []
 
 
+@pytest.mark.full
 def test_never_iterated_starts_nothing(tmp_path):
     before = open_files()
     results = gm.parallel_imap(lambda n: n, range(10), workers=2, progress=gm.EventLog(tmp_path / "events.jsonl"))
@@ -93,6 +96,7 @@ def test_never_iterated_starts_nothing(tmp_path):
     assert open_files() == before, "the event log was opened and not closed"
 
 
+@pytest.mark.full
 def test_consumer_that_raises():
     def consume():
         for result in gm.parallel_imap(lambda n: n, itertools.count(), workers=2):
@@ -143,6 +147,7 @@ def test_failure_ends_the_other_workers_at_once(folder):
     assert children() == []
 
 
+@pytest.mark.full
 def test_failure_stops_taking_from_the_input():
     """An endless input, and a function that fails soon."""
     taken = []
@@ -163,6 +168,7 @@ def test_failure_stops_taking_from_the_input():
     assert len(taken) < 2000
 
 
+@pytest.mark.full
 def test_threads_do_not_go_on_after_the_call_has_failed(folder):
     """Threads cannot be killed, but between two items they can be told."""
     started = []
@@ -186,6 +192,7 @@ def test_threads_do_not_go_on_after_the_call_has_failed(folder):
     assert len(started) - at_the_end <= 4, "the rest of the chunks was run after the call had failed"
 
 
+@pytest.mark.full
 def test_closing_tasks_ends_the_workers(folder):
     def function(task, context):
         if task.payload >= 2:
@@ -201,6 +208,7 @@ def test_closing_tasks_ends_the_workers(folder):
     assert children() == []
 
 
+@pytest.mark.full
 def test_failing_task_ends_the_workers(folder):
     def function(task, context):
         if task.payload == 0:
@@ -214,6 +222,7 @@ def test_failing_task_ends_the_workers(folder):
     assert children() == []
 
 
+@pytest.mark.full
 def test_two_jobs_interleaved():
     """Two iterators, taken from in turn, in one thread."""
     squares = gm.parallel_imap(lambda n: n * n, itertools.count(), workers=1)
@@ -224,6 +233,7 @@ def test_two_jobs_interleaved():
     cubes.close()
 
 
+@pytest.mark.full
 def test_jobs_from_several_threads_of_the_caller():
     def job(k):
         return gm.parallel_map(lambda n: n + k, range(50), workers=2, progress=False)
@@ -233,6 +243,7 @@ def test_jobs_from_several_threads_of_the_caller():
     assert results == [[n + k for n in range(50)] for k in range(4)]
 
 
+@pytest.mark.full
 def test_workers_started_by_a_thread_outlive_it():
     """The iterator is made and begun in one thread, and used in another after the first has ended."""
     made = []
@@ -250,6 +261,7 @@ def test_workers_started_by_a_thread_outlive_it():
     assert len({pid for _, pid in got}) == 1
 
 
+@pytest.mark.full
 def test_streams_can_be_chained():
     """One stream is the input of the next. Nothing waits for itself, and both end together."""
     doubled = gm.parallel_imap(lambda n: n * 2, itertools.count(), workers=2)

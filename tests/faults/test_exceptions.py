@@ -48,6 +48,7 @@ def test_memory_error_is_lack_of_memory(backend):
     assert (failure.kind, failure.error_type, failure.message) == ("out_of_memory", "MemoryError", "no more")
 
 
+@pytest.mark.full
 def test_address_space_limit():
     def setup():
         resource.setrlimit(resource.RLIMIT_AS, (400 << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -61,6 +62,7 @@ def test_address_space_limit():
     assert (failure.kind, failure.error_type) == ("out_of_memory", "MemoryError")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_argument_larger_than_the_worker_can_hold():
     """The worker cannot even receive it: that ends with a failure of this item, not with workers without end."""
@@ -77,6 +79,7 @@ def test_argument_larger_than_the_worker_can_hold():
     assert failure.kind in ("out_of_memory", "worker_died")
 
 
+@pytest.mark.full
 def test_result_larger_than_the_worker_can_pickle():
     def setup():
         resource.setrlimit(resource.RLIMIT_AS, (400 << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -111,6 +114,7 @@ def test_unpicklable_argument(name, tmp_path):
         bad.close()
 
 
+@pytest.mark.full
 def test_argument_nested_too_deeply_for_pickle():
     deep = []
     for _ in range(100_000):
@@ -131,6 +135,7 @@ def test_unpicklable_result(chunk_size):
         gm.parallel_map(function, range(6), workers=2, chunk_size=chunk_size)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["raise", "exit"])
 def test_argument_that_misbehaves_on_arrival_in_the_worker(how):
     items = [0, 1, objects.BadArrival(how), 3, 4, 5]
@@ -144,6 +149,7 @@ def test_argument_that_kills_the_worker_on_arrival():
     assert failure.kind == "worker_died"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chunk_size", [1, 6])
 def test_argument_that_kills_the_worker_on_arrival_in_a_chunk(chunk_size):
     items = [0, 1, objects.BadArrival("die"), 3, 4, 5]
@@ -151,6 +157,7 @@ def test_argument_that_kills_the_worker_on_arrival_in_a_chunk(chunk_size):
     assert failure.kind == "worker_died"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["raise", "exit"])
 @pytest.mark.parametrize("chunk_size", [1, 6])
 def test_result_that_misbehaves_on_departure(how, chunk_size):
@@ -161,6 +168,7 @@ def test_result_that_misbehaves_on_departure(how, chunk_size):
     assert failure.kind == "unpicklable"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chunk_size", [1, 6])
 def test_result_that_kills_the_worker_on_departure(chunk_size):
     def function(n):
@@ -170,6 +178,7 @@ def test_result_that_kills_the_worker_on_departure(chunk_size):
     assert failure.kind == "worker_died"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chunk_size", [1, 6])
 def test_result_that_raises_on_arrival_in_the_parent(chunk_size):
     def function(n):
@@ -181,6 +190,7 @@ def test_result_that_raises_on_arrival_in_the_parent(chunk_size):
     assert failure.attempts >= 1, "it was run"
 
 
+@pytest.mark.full
 def test_result_that_exits_on_arrival_in_the_parent():
     """An object of the worker's must not end the caller's program, least of all with code 0 and without a word."""
 
@@ -194,6 +204,7 @@ def test_result_that_exits_on_arrival_in_the_parent():
     assert only(results, 2).kind == "unpicklable"
 
 
+@pytest.mark.full
 def test_argument_that_exits_on_departure_from_the_parent():
     items = [0, 1, objects.BadDeparture("exit"), 3]
     try:
@@ -269,6 +280,7 @@ def test_odd_exception_is_raised(name, backend):
         assert "item 2" in "\n".join(error.__notes__)
 
 
+@pytest.mark.full
 def test_original_exception_is_raised_with_traceback_item_and_attempt_as_notes():
     def deep_inside(n):
         raise KeyError(f"no {n}")
@@ -286,6 +298,7 @@ def test_original_exception_is_raised_with_traceback_item_and_attempt_as_notes()
     assert "gristmill/engine" not in notes  # the user's frames, not ours
 
 
+@pytest.mark.full
 def test_attributes_of_an_exception_survive():
     def function(n):
         error = ValueError("bad")
@@ -299,6 +312,7 @@ def test_attributes_of_an_exception_survive():
     assert "my own note" in caught.value.__notes__
 
 
+@pytest.mark.full
 def test_first_failing_item_in_order_is_raised(folder):
     """Item 3 fails first in time; item 1 is what is raised, as a plain loop would."""
 
@@ -331,6 +345,7 @@ def test_retries_are_counted_and_wait_longer_each_time(backend, folder):
     assert pauses[2] > 1.5 * pauses[0] or pauses[2] > 0.3  # it backs off; a slow machine only makes pauses longer
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_retry_that_succeeds_leaves_no_trace(backend, folder):
     def function(n):
@@ -341,6 +356,7 @@ def test_retry_that_succeeds_leaves_no_trace(backend, folder):
     assert gm.parallel_map(function, range(3), workers=1, backend=backend, retries=2) == [0, 1, 2]
 
 
+@pytest.mark.full
 def test_others_go_on_while_an_item_waits_for_its_retry(folder):
     """One worker: item 0 fails at first, and is tried again only after others have been run."""
 
@@ -376,6 +392,7 @@ def test_full_and_broken_disks_are_never_retried(number, folder):
     assert caught.value.errno == code
 
 
+@pytest.mark.full
 def test_other_errors_of_the_system_are_retried(folder):
     def function(n):
         if count_and_sign(folder, "try") < 2:
@@ -385,6 +402,7 @@ def test_other_errors_of_the_system_are_retried(folder):
     assert gm.parallel_map(function, ["item"], workers=1, retries=2) == ["item"]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["threads", "processes"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +22,10 @@ from gristmill.core.errors import OutOfMemoryError, UsageError
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.inspecting.explain import explain
 from gristmill.steps import Read, Render, Write
-from gristmill.steps.render import resolved_render as render_chats
-from gristmill.text.chats import jinja as jinja_door
-from gristmill.text.chats import template_limits
-from gristmill.text.chats.template_limits import TemplateLimits, TemplateTimeout
+from gristmill.steps.render import render as render_chats
+from gristmill.text.chats import jinja_environment
+from gristmill.text.chats import templates as jinja_door
+from gristmill.text.chats.jinja_environment import TemplateLimits, TemplateTimeout
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(300)]
 
@@ -94,9 +96,10 @@ def test_every_kind_meets_its_limit(name):
     assert signal.getitimer(signal.ITIMER_REAL) == signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
 def test_memory_is_limited_without_proc(monkeypatch):
-    monkeypatch.setattr(template_limits, "_measure_data_bytes", partial(Path.read_text, Path("/missing/status")))
+    monkeypatch.setattr(jinja_environment, "_measure_data_bytes", partial(Path.read_text, Path("/missing/status")))
     with TemplateLimits(max_growth_bytes=200 << 20), pytest.raises(MemoryError):
         jinja_door.ChatTemplate(LARGE["constant width"], {}).render([])
 
@@ -111,18 +114,41 @@ def test_memory_is_limited_while_planning(folder, name):
     refused(lambda: gm.plan(recipe_of(folder, {**LARGE, **FAILING}[name] + CHATML)), folder)
 
 
-@pytest.mark.parametrize("backend", ["serial", "threads"])
-def test_other_backends_do_not_render_here_either(folder, backend):
-    refused(lambda: gm.run(recipe_of(folder, LARGE["constant width"]), backend=backend, progress=False), folder)
-    result = gm.run(recipe_of(folder, CHATML), backend=backend, progress=False)
+@pytest.mark.full
+def test_threads_do_not_render_here_either(folder):
+    refused(lambda: gm.run(recipe_of(folder, LARGE["constant width"]), backend="threads", progress=False), folder)
+    result = gm.run(recipe_of(folder, CHATML), backend="threads", progress=False)
     assert len(result.dataset()) == 1
 
 
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
+def test_the_serial_backend_renders_here_under_the_same_limits(tmp_path, monkeypatch):
+    (tmp_path / "chats.jsonl").write_text(json.dumps(CHAT) + "\n")
+    monkeypatch.setattr(subprocess.Popen, "__init__", lambda *_, **__: pytest.fail("a process was started"))
+    refused(lambda: gm.run(recipe_of(tmp_path, LARGE["constant width"]), backend="serial", progress=False), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(TemplateLimits.__init__, "__defaults__", (0.2, 2 << 30))
+        refused(lambda: gm.run(recipe_of(tmp_path, LOOP + CHATML), backend="serial", progress=False), tmp_path)
+    assert len(gm.run(recipe_of(tmp_path, CHATML), backend="serial", progress=False).dataset()) == 1
+    assert signal.getitimer(signal.ITIMER_REAL) == signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+
+
+@pytest.mark.full
+def test_no_other_thread_renders_here(folder):
+    """Only the main thread gets the signals that enforce limits. `folder` lets this process compile no template."""
+    with ThreadPoolExecutor(1) as thread:
+        run = partial(gm.run, recipe_of(folder, CHATML), backend="serial", progress=False)
+        assert len(thread.submit(run).result().dataset()) == 1
+
+
+@pytest.mark.full
 def test_records_from_python(folder):
     refused(lambda: gm.plan(recipe_of(folder, LARGE["constant width"], [CHAT])), folder)
     assert len(gm.run(recipe_of(folder, CHATML, [CHAT]), progress=False).dataset()) == 1
 
 
+@pytest.mark.full
 def test_template_check(folder):
     trained(folder / "tokenizer", specials=("<|im_start|>", "<|im_end|>"))
     (folder / "hostile.jinja").write_text(LARGE["constant width"] + CHATML)
@@ -132,6 +158,7 @@ def test_template_check(folder):
     assert "hostile.jinja" in done.exception.message
 
 
+@pytest.mark.full
 def test_explain(folder):
     found = explain(recipe_of(folder, CHATML), f"{folder}/chats.jsonl")
     assert [step.step for step in found.steps] == ["render"]
@@ -159,6 +186,7 @@ def test_a_record_over_its_memory_costs_itself(folder):
     assert result.manifest.environment_dependent
 
 
+@pytest.mark.full
 def test_time_is_limited_a_record(tmp_path, monkeypatch):
     """Without a death: a template that runs Python code is interrupted between two steps of it."""
     (tmp_path / "loop.jinja").write_text("{% if messages[0].content == 'loop' %}" + LOOP + "{% endif %}" + CHATML)
@@ -171,6 +199,19 @@ def test_time_is_limited_a_record(tmp_path, monkeypatch):
     assert applied.batch.num_rows == 2
 
 
+@pytest.mark.full
+def test_waiting_does_not_count_as_time_of_the_template():
+    """As on a machine that is busy with other work: the timer fires, but little CPU time has passed."""
+    limits = TemplateLimits(max_seconds=0.2)
+    looks = []
+    real = limits._look
+    limits._look = lambda *args: (looks.append(args), real(*args))
+    with limits:
+        while not looks:
+            signal.pause()
+
+
+@pytest.mark.full
 def test_one_long_call_ends_its_worker_as_a_timeout():
     """Nothing can interrupt it, so the kernel does, by the worker's own limit of CPU time."""
 
@@ -183,6 +224,7 @@ def test_one_long_call_ends_its_worker_as_a_timeout():
         list(run_tasks(compute, [Task("power", None)], workers=1, retries=0, progress=False))
 
 
+@pytest.mark.full
 def test_memory_is_watched_where_the_kernel_does_not_limit_it():
     def grow(task, context):
         kept = []

@@ -15,7 +15,7 @@ from gristmill.pipeline import work_folder
 SCRIPT = """
     import os, signal, sys
     import gristmill as gm
-    from gristmill.pipeline.planning.placement import in_process
+    from gristmill.pipeline.planning import placement
     from gristmill.pipeline.stages import runner
     from gristmill.steps import Length, Map, Read, Shuffle, Write
 
@@ -33,7 +33,7 @@ SCRIPT = """
     runner.StageRunner.run = run_or_die
     steps = [Length(min_chars=3), Shuffle(), Length(min_chars=4)]
     if moment == "record":  # as if a built-in step crashed
-        in_process.runs_user_code = lambda steps: False
+        placement.runs_user_code = lambda steps: False
         steps = [Map(call=f"{root}/functions.py:dies")]
     recipe = gm.Recipe(
         sources={"web": Read(read=f"{root}/in/*.jsonl")}, steps=[*steps, Write(format="jsonl")], output=f"{root}/out"

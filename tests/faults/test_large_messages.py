@@ -43,6 +43,7 @@ def test_contents_arrive_unchanged():
         assert np.array_equal(item[::-1], reverse)
 
 
+@pytest.mark.full
 def test_arrays_stay_writable_or_not():
     fixed = np.zeros(MIB, dtype=np.uint8)
     fixed.flags.writeable = False
@@ -61,6 +62,7 @@ def test_arrays_stay_writable_or_not():
     assert items[0][0] == 0  # the caller's own array was not touched
 
 
+@pytest.mark.full
 def test_thousands_of_large_results_are_kept_without_leaking_files():
     before = open_files()
     results = gm.parallel_map(lambda n: np.full(9000, n), range(2000), workers=2)  # 70 KiB each
@@ -68,6 +70,7 @@ def test_thousands_of_large_results_are_kept_without_leaking_files():
     assert all((result == n).all() for n, result in enumerate(results))
 
 
+@pytest.mark.full
 def test_results_over_a_megabyte_are_kept_without_leaking_files():
     before = open_files()
     results = gm.parallel_map(lambda n: np.full(MIB + 5, n % 256, dtype=np.uint8), range(200), workers=2)
@@ -75,6 +78,7 @@ def test_results_over_a_megabyte_are_kept_without_leaking_files():
     assert all((result == n % 256).all() for n, result in enumerate(results))
 
 
+@pytest.mark.full
 def test_many_buffers_in_one_message():
     """More than the kernel takes in one call."""
 

@@ -42,6 +42,7 @@ def test_too_few_file_descriptors_mean_fewer_workers(project):
     assert scripts.count_tracebacks(process.stderr) == 0, process.stderr
 
 
+@pytest.mark.full
 def test_no_file_descriptors_at_all_is_an_error(project):
     script = scripts.write(
         project / "script.py",
@@ -96,6 +97,7 @@ def test_closed_standard_streams(project, which):
     assert (project / "results").read_text() == "[0, 1, 2, 4, 5]"
 
 
+@pytest.mark.full
 def test_long_module_path(project):
     """Build systems make paths of thousands of entries; one argument of a program may have 128 KiB."""
     script = scripts.write(
@@ -112,6 +114,7 @@ def test_long_module_path(project):
     assert process.stdout == "True\n", process.stderr
 
 
+@pytest.mark.full
 def test_vanished_current_folder(project):
     """The folder in which the program was started has been deleted."""
     script = scripts.write(
@@ -145,6 +148,7 @@ def test_event_log_on_a_full_disk_does_not_lose_the_job(project):
     assert process.stdout == "[1, 2]\n" or "No space left" in process.stderr
 
 
+@pytest.mark.full
 def test_strict_interpreter_sees_no_warning(project):
     """Development mode with warnings as errors, in the program and so in its workers, with deaths and all."""
     script = scripts.write(

@@ -34,6 +34,7 @@ def test_item_that_needs_more_than_there_is(project):
     assert others == [n for n in range(12) if n != 5]
 
 
+@pytest.mark.full
 def test_it_is_raised_as_a_memory_error(project):
     script = scripts.write(
         project / "script.py",
@@ -54,6 +55,7 @@ def test_it_is_raised_as_a_memory_error(project):
     assert "item 0" in process.stdout
 
 
+@pytest.mark.full
 def test_items_that_fit_only_one_at_a_time(project):
     """Each needs half of the memory. Fewer workers, and everything returns; nobody is to blame."""
     script = scripts.write(
@@ -79,6 +81,7 @@ def test_items_that_fit_only_one_at_a_time(project):
     assert any(event["event"] == "workers_reduced" for event in events), events
 
 
+@pytest.mark.full
 def test_argument_that_does_not_fit_into_the_group(project):
     """The parent lies outside the limit; the worker is killed while it receives. It must end, with this item named."""
     script = scripts.write(
@@ -109,6 +112,7 @@ def test_argument_that_does_not_fit_into_the_group(project):
     assert kind in ("out_of_memory", "worker_died")  # the parent does not see the workers' own group
 
 
+@pytest.mark.full
 def test_number_of_workers_follows_the_memory_of_the_group(project):
     """`workers="auto"`: a set-up of 100 MiB leaves room for two in 300 MiB, however many cores there are."""
     script = scripts.write(
@@ -116,11 +120,11 @@ def test_number_of_workers_follows_the_memory_of_the_group(project):
         """
         import os
         import gristmill as gm
-        from gristmill.engine.machine import resources
+        from gristmill.engine import machine
 
-        resources.usable_cpus = lambda: list(range(10))
-        resources.num_physical_cores = lambda: 16
-        resources.cpu_quota = lambda: float("inf")
+        machine.usable_cpus = lambda: list(range(10))
+        machine.num_physical_cores = lambda: 16
+        machine.cpu_quota = lambda: float("inf")
 
         def setup():
             return bytearray(os.urandom(1 << 20)) * 100

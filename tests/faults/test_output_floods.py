@@ -30,6 +30,7 @@ FLOOD = """
 NUM_BYTES = 1600 * 65536  # a hundred MiB
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fd", [1, 2])
 def test_flood_into_a_pipe_that_is_read_in_small_sips(project, fd):
     script = scripts.write(project / "script.py", FLOOD.format(fd=fd))
@@ -49,6 +50,7 @@ def test_flood_into_a_pipe_that_is_read_in_small_sips(project, fd):
     assert (project / "done").exists()
 
 
+@pytest.mark.full
 def test_flood_into_nothing(project):
     script = scripts.write(project / "script.py", FLOOD.format(fd=1))
     process = subprocess.run([sys.executable, script], stdout=subprocess.DEVNULL, timeout=240)
@@ -56,6 +58,7 @@ def test_flood_into_nothing(project):
     assert (project / "done").exists()
 
 
+@pytest.mark.full
 def test_others_go_on_while_nobody_reads(project):
     """The flood's reader reads nothing at all until every other item is done."""
     script = scripts.write(
@@ -86,6 +89,7 @@ def test_others_go_on_while_nobody_reads(project):
     assert text == b"x" * 1_000_000
 
 
+@pytest.mark.full
 def test_closed_output(project):
     """The reader of our output is gone. Only what prints fails, and as an ordinary exception."""
     script = scripts.write(

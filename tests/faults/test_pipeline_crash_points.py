@@ -15,17 +15,16 @@ import json, os, re, shutil, sys, traceback
 from pathlib import Path
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.planning import units
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.run import run_recipe
-from gristmill.shards.manifests.manifest_file import load_manifest
+from gristmill.shards.manifest_file import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Limit, Map, Pack, Read, Shuffle, Split, Tokenize, Write
-from gristmill.text.tokenizers import save_tokenizer, train_bpe
+from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
 
 root, scenario = Path(sys.argv[1]), sys.argv[2]
-units.UNIT_BYTES = 400  # several shards from a few lines
-units.MIN_GROUP_BYTES = 300
+layout = UnitLayout(unit_bytes=400, min_group_bytes=300)  # several shards from a few lines
 os.fsync = lambda fd: None  # a power cut is not what is tried here
 points = {"left": -1}
 
@@ -63,7 +62,7 @@ def recipe(kind, out):
     return Recipe(sources=sources, steps=STEPS[kind], output=str(out), allow_empty=kind == "nothing")
 
 def run(kind, out, **options):
-    return run_recipe(recipe(kind, out), RunOptions(backend="serial", progress=False, **options))
+    return run_recipe(recipe(kind, out), RunOptions(backend="serial", progress=False, layout=layout, **options))
 
 def without_times(path):
     content = path.read_bytes()

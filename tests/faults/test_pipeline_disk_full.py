@@ -11,9 +11,9 @@ import pytest
 from gristmill_testing.reports import read_without_times
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Shuffle, Split, Write
 
@@ -40,9 +40,8 @@ def files_in(folder):
 
 @pytest.mark.parametrize("backend", ["serial", pytest.param("processes", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("steps", [[Write(format="jsonl")], [Shuffle(), Split(validation=0.1), Write(format="arrow")]])
-def test_a_full_disk(small_disk, tmp_path, monkeypatch, backend, steps):
-    monkeypatch.setattr(units, "UNIT_BYTES", 700_000)
-    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 400_000)
+def test_a_full_disk(small_disk, tmp_path, backend, steps):
+    layout = UnitLayout(unit_bytes=700_000, min_group_bytes=400_000)
     rng = random.Random(1)
     (tmp_path / "in").mkdir()
     for number in range(16):
@@ -54,7 +53,7 @@ def test_a_full_disk(small_disk, tmp_path, monkeypatch, backend, steps):
     ballast.write_bytes(b"x" * (9 << 20))
 
     with pytest.raises(OSError, match="No space left") as caught:
-        run_recipe(recipe, RunOptions(backend=backend, workers=2, progress=False))
+        run_recipe(recipe, RunOptions(backend=backend, workers=2, progress=False, layout=layout))
     assert caught.value.errno == errno.ENOSPC
     assert any(str(output) in note for note in caught.value.__notes__)
     left = files_in(output)
@@ -64,9 +63,9 @@ def test_a_full_disk(small_disk, tmp_path, monkeypatch, backend, steps):
 
     ballast.unlink()
     subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
-    run_recipe(recipe, RunOptions(backend=backend, workers=2, progress=False))
+    run_recipe(recipe, RunOptions(backend=backend, workers=2, progress=False, layout=layout))
     assert verify(output)
     resumed = files_in(output)
     shutil.rmtree(output)
-    run_recipe(recipe, RunOptions(backend="serial", progress=False))
+    run_recipe(recipe, RunOptions(backend="serial", progress=False, layout=layout))
     assert files_in(output) == resumed

@@ -19,19 +19,19 @@ from gristmill.shards.verify import verify
 SCRIPT = """
 import signal, sys
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.planning import units
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.steps import Length, Map, Read, Shuffle, Split, Write
 
-units.UNIT_BYTES, units.MIN_GROUP_BYTES = 400_000, 100_000
 root = sys.argv[1]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started with it ignored
 steps = [Map(call=f"{root}/functions.py:slow"), Shuffle(), Length(min_chars=10), Split(validation=0.1)]
 recipe = Recipe(
     sources={"web": Read(read=f"{root}/in/*.jsonl")}, steps=[*steps, Write(format="jsonl")], output=f"{root}/out"
 )
-run_recipe(recipe, RunOptions(workers=2, progress=False))
+layout = UnitLayout(unit_bytes=400_000, min_group_bytes=100_000)
+run_recipe(recipe, RunOptions(workers=2, progress=False, layout=layout))
 print("done")
 """
 SLOW = """

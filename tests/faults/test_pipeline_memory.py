@@ -16,13 +16,13 @@ from gristmill.core.books import Account
 from gristmill.core.records import ORIGIN_TYPE, SourceFile
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.runner import StageUnit
-from gristmill.pipeline.planning.sources.source_plan import SourcePlan
-from gristmill.pipeline.planning.split_stages import Stage
-from gristmill.pipeline.stages.receipt_log.receipts import Receipts
+from gristmill.pipeline.planning.source_plan import SourcePlan
+from gristmill.pipeline.planning.source_plan import Stage
+from gristmill.pipeline.stages.receipts import Receipts
 from gristmill.pipeline.stages.outputs.split_files import SplitFile
 from gristmill.pipeline.planning.units import Span
-from gristmill.pipeline.stages.slices.slice_task import SliceResult
-from gristmill.shards.manifests.stored_files import StoredFile
+from gristmill.pipeline.stages.stage_context import SliceResult
+from gristmill.shards.stored_files import StoredFile
 from gristmill.steps import Read
 
 root, count = Path(sys.argv[1]), 100_000

@@ -6,9 +6,9 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.engine.observing.events import EventLog
+from gristmill.engine.observer import EventLog
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
 from gristmill.steps import Map, MapBatches, Read, Write
@@ -101,6 +101,7 @@ def test_few_workers_are_lost_to_one_record(folder, function, options, most):
     assert deaths(log) <= most
 
 
+@pytest.mark.full
 def test_a_worker_that_was_stopped_costs_no_record(folder):
     """Somebody stopped a worker: it is late, but no record is. The task is run again."""
     (folder / "functions.py").write_text(
@@ -118,6 +119,7 @@ def test_a_worker_that_was_stopped_costs_no_record(folder):
     assert len(open_dataset(folder / "out")) == 300
 
 
+@pytest.mark.full
 def test_a_cell_whose_records_are_slow_only_together(folder):
     """Each of its records is quick, all of them take longer than the timeout: they are run in pieces."""
     (folder / "functions.py").write_text(

@@ -25,8 +25,11 @@ from gristmill.engine.backends import ray as ray_backend
 from gristmill.engine.parallel_run import make_pool
 from gristmill.engine.ray_workers import cluster
 from gristmill.engine.tasks import Task, run_tasks
-from gristmill.pipeline.jobs import mix_lane
-from gristmill.pipeline.planning import packed_list, units
+from gristmill.pipeline.jobs.job_pool import open_job_pool
+from gristmill.pipeline.jobs.mix_datasets import write_mix
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.report.write import load_report
 
 pytest.importorskip("ray")
@@ -34,10 +37,13 @@ pytest.importorskip("ray")
 DRIVER = """
 import sys
 import gristmill as gm
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.stage_context import RunOptions
 
-units.UNIT_BYTES, units.MIN_GROUP_BYTES = 60_000, 20_000
-gm.run(gm.load_recipe(sys.argv[1]), backend="ray", progress=False, events=sys.argv[2])
+layout = UnitLayout(unit_bytes=60_000, min_group_bytes=20_000)
+options = RunOptions(backend="ray", progress=False, events=gm.EventLog(sys.argv[2]), layout=layout)
+run_recipe(gm.load_recipe(sys.argv[1]), options)
 """
 HOLDING = """
 import os, pathlib, sys, threading
@@ -72,12 +78,17 @@ def nodes(tmp_path_factory):
 def ray(nodes, monkeypatch):
     """The cluster, to which the environment leads."""
     monkeypatch.setenv("RAY_ADDRESS", nodes.environment["RAY_ADDRESS"])
-    monkeypatch.setattr(units, "UNIT_BYTES", 60_000)
-    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 20_000)
-    monkeypatch.setattr(units, "_FEED_BYTES", 60_000)  # so that several tasks go in one message
-    monkeypatch.setattr(units, "_MESSAGES_PER_WORKER", 1)
-    monkeypatch.setattr(packed_list, "_PACKED_ITEMS", 2)
     return nodes
+
+
+def run(recipe, **options):
+    layout = UnitLayout(
+        unit_bytes=60_000,
+        min_group_bytes=20_000,
+        feed_bytes=60_000,  # so that several tasks go in one message
+        messages_per_worker=1,
+    )
+    return run_recipe(recipe, RunOptions(**{"backend": "ray", "progress": False, "layout": layout} | options))
 
 
 @pytest.fixture(scope="session")
@@ -119,12 +130,10 @@ steps:
 @pytest.fixture(scope="session")
 def expected(corpus, tmp_path_factory):
     """The dataset as one process makes it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "UNIT_BYTES", 60_000)
-        patch.setattr(units, "MIN_GROUP_BYTES", 20_000)
-        folder = tmp_path_factory.mktemp("serial")
-        gm.run(gm.load_recipe(make_recipe(corpus, folder / "out", folder)), backend="serial", progress=False)
-        return folder / "out"
+    folder = tmp_path_factory.mktemp("serial")
+    layout = UnitLayout(unit_bytes=60_000, min_group_bytes=20_000)
+    run(gm.load_recipe(make_recipe(corpus, folder / "out", folder)), backend="serial", layout=layout)
+    return folder / "out"
 
 
 def read_data(output):
@@ -164,6 +173,7 @@ def test_parallel_map(ray):
     assert list(gm.parallel_imap(str, range(50), backend="ray", workers=1, progress=False)) == list(map(str, range(50)))
 
 
+@pytest.mark.full
 def test_items_that_kill_and_items_that_never_end(ray, tmp_path):
     """Both are found, by name; nobody else's result is lost. The last runs are alone, and on other nodes."""
 
@@ -188,11 +198,12 @@ def test_items_that_kill_and_items_that_never_end(ray, tmp_path):
 def test_every_kind_of_step_on_a_disk(ray, corpus, expected, tmp_path):
     """With an address that is named: single tasks of barriers run in the driver all the same."""
     recipe = gm.load_recipe(make_recipe(corpus, tmp_path / "out", tmp_path))
-    gm.run(recipe, backend="ray", ray_address="auto", progress=False)
+    run(recipe, ray_address="auto")
     assert read_data(tmp_path / "out") == read_data(expected)
     assert describe_shards(tmp_path / "out") == describe_shards(expected)
 
 
+@pytest.mark.full
 def test_an_export(ray, expected, tmp_path, monkeypatch):
     """The same files from a relative path. The layout goes to the nodes as a file, of which nothing stays."""
     gm.export(expected, to="numpy", path=tmp_path / "serial" / "rows", backend="serial", progress=False)
@@ -204,27 +215,30 @@ def test_an_export(ray, expected, tmp_path, monkeypatch):
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "serial").iterdir()}
 
 
+@pytest.mark.full
 def test_a_mix(ray, expected, tmp_path, monkeypatch):
     """The same shards from relative paths; nothing of the description of the tasks stays."""
     monkeypatch.chdir(expected.parent)
     monkeypatch.setattr(ray_backend, "_MAX_MESSAGE_BYTES", 0)
-    monkeypatch.setattr(mix_lane, "UNIT_BYTES", 20_000)
     for backend in ("serial", "ray"):
         given = {"a": (expected.name, 1), "b": (expected, 2)}
-        options = {"size": 30, "by": "rows", "max_epochs": 2, "workers": 2, "backend": backend, "progress": False}
-        gm.mix(given, tmp_path / backend, **options)
+        options = {"size": 30, "by": "rows", "max_epochs": 2, "layout": UnitLayout(unit_bytes=20_000)}
+        with open_job_pool(workers=2, backend=backend, ray_address=None, progress=False) as pool:
+            write_mix(given, tmp_path / backend, pool, **options)
     assert describe_shards(tmp_path / "ray") == describe_shards(tmp_path / "serial")
     assert read_data(tmp_path / "ray") == read_data(tmp_path / "serial")
     assert not (tmp_path / "ray" / ".gristmill").exists()
 
 
+@pytest.mark.full
 def test_every_kind_of_step_on_a_store(ray, s3, corpus, expected, tmp_path):
     options = f"storage_options: {{endpoint: {os.environ['AWS_ENDPOINT_URL']}}}"
     recipe = make_recipe(corpus, f"{s3.url}/out", tmp_path, options)
-    gm.run(gm.load_recipe(recipe), backend="ray", progress=False)
+    run(gm.load_recipe(recipe))
     assert describe_shards(f"{s3.url}/out") == describe_shards(expected)
 
 
+@pytest.mark.full
 def test_a_running_task_is_seen_with_its_counts_and_its_use(ray, corpus, tmp_path):
     """Counts of a task come with its result; until then the agent of the node tells how far it is."""
 
@@ -252,7 +266,7 @@ def test_a_running_task_is_seen_with_its_counts_and_its_use(ray, corpus, tmp_pat
     try:
         status, worker = wait_until(read_busy, "a task with counts")
         assert (status["done"], status["counts"]["records"], worker["records"]) == (0, 200, 200)
-        assert worker["task"] == "0.jsonl, byte 0"
+        assert worker["task"] == f"{corpus}/0.jsonl, byte 0"
         assert worker["memory_bytes"] > 10 << 20
         assert worker["node"]
     finally:
@@ -278,21 +292,20 @@ def test_a_poison_record_is_found_and_quarantined(ray, corpus, tmp_path, kind):
         return record
 
     poison = json.loads((corpus / "0.jsonl").read_text().splitlines()[177])["text"]  # not in the sample of the plan
-    result = gm.run(
+    result = run(
         Recipe(
             sources={"web": steps.Read(read=f"{corpus}/0.jsonl")},
             steps=[steps.Map(call=stop_at), steps.Write(format="jsonl")],
             output=str(tmp_path / "out"),
         ),
-        backend="ray",
         workers=2,
         timeout=5 if kind == "timeout" else None,
-        progress=False,
     )
     assert result.manifest.quarantine.counts == {"web": {kind: 1}}
     assert result.manifest.environment_dependent
 
 
+@pytest.mark.full
 def test_code_of_functions_travels(ray, corpus, tmp_path, monkeypatch):
     """The node's file of the same name has other code, and the module that the driver's imports is missing there."""
     (tmp_path / "functions.py").write_text("import travelling\n\ndef mark(record): return travelling.mark(record)\n")
@@ -300,15 +313,13 @@ def test_code_of_functions_travels(ray, corpus, tmp_path, monkeypatch):
     (ray.folder / "functions.py").write_text("def mark(record): return {**record, 'from': 'node'}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    gm.run(
+    run(
         Recipe(
             sources={"web": steps.Read(read=f"{corpus}/0.jsonl")},
             steps=[steps.Map(call="/proc/self/cwd/functions.py:mark"), steps.Write(format="jsonl")],
             output=str(tmp_path / "out"),
         ),
-        backend="ray",
         workers=1,
-        progress=False,
     )
     [shard] = (tmp_path / "out" / "train").rglob("*.jsonl")
     assert [json.loads(line)["from"] for line in shard.read_text().splitlines()] == ["driver"] * 200
@@ -356,6 +367,16 @@ def split_by_job(events):
     return jobs
 
 
+@pytest.fixture
+def same_handler():
+    """Puts back the handler of SIGTERM, which Ray replaces when the test adds a node to its cluster."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("same_handler")
 def test_a_worker_and_a_node_are_lost_in_the_middle_of_their_tasks(ray, corpus, expected, tmp_path):
     """A worker is killed in the first stage, and a node in the middle of dedup. Another node joins. Nobody is blamed.
 
@@ -386,6 +407,7 @@ def test_a_worker_and_a_node_are_lost_in_the_middle_of_their_tasks(ray, corpus, 
     assert gm.open_dataset(tmp_path / "out").manifest.quarantine.counts == {}
 
 
+@pytest.mark.full
 def test_a_driver_that_is_killed(ray, corpus, expected, tmp_path):
     """Its actors end within five seconds, and the same command finishes the job."""
     driver = start_driver(ray, corpus, tmp_path)
@@ -397,6 +419,32 @@ def test_a_driver_that_is_killed(ray, corpus, expected, tmp_path):
     driver = start_driver(ray, corpus, tmp_path)
     assert driver.wait(timeout=180) == 0, (tmp_path / "log").read_text()
     assert describe_shards(tmp_path / "out") == describe_shards(expected)
+
+
+@pytest.mark.full
+def test_json_is_one_object_whatever_dies(ray, corpus, tmp_path):
+    """Ray tells of a dead worker, and of what it printed, in a thread of the driver."""
+    (tmp_path / "functions.py").write_text(f"""
+import os, pathlib, signal
+
+def die_once(record):
+    print("a word of a worker", flush=True)
+    died = pathlib.Path({str(tmp_path)!r}, "died")
+    if os.environ.get("RAY_JOB_ID") and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return record
+""")
+    (tmp_path / "recipe.yaml").write_text(
+        f"output: out\nsources: {{a: {{read: '{corpus}/0.jsonl'}}}}\n"
+        "steps:\n  - map: {call: functions.py:die_once}\n  - write: {format: jsonl}\n"
+    )
+    command = [sys.executable, "-m", "gristmill", "run", "recipe.yaml", "--backend", "ray", "--json"]
+    environment = {**os.environ, **ray.environment}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == {"train": 200}
+    assert (tmp_path / "died").exists()
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
@@ -415,6 +463,7 @@ def test_a_driver_that_is_interrupted(ray, corpus, tmp_path, signal_number):
     assert all("fingerprint" in json.loads(line) for line in receipts.read_text().splitlines())
 
 
+@pytest.mark.full
 def test_other_versions_on_a_node_stop_the_run(ray, monkeypatch):
     own = cluster.describe_own_environment()
     monkeypatch.setattr(cluster, "describe_own_environment", lambda: {**own, "numpy": "0.1"})
@@ -422,13 +471,66 @@ def test_other_versions_on_a_node_stop_the_run(ray, monkeypatch):
         gm.parallel_map(str, range(3), backend="ray", workers=1, progress=False)
 
 
-def test_no_room_for_a_worker(ray, monkeypatch):
+def test_no_room_for_a_worker(ray):
     """The error says what a worker needs, and what is free."""
-    monkeypatch.setattr(ray_backend, "_SCHEDULE_SECONDS", 2.0)
-    pool = make_pool("ray", settings=ray_backend.RaySettings(worker_bytes=1 << 40))
+    pool = make_pool("ray", settings=ray_backend.RaySettings(worker_bytes=1 << 40, wait_seconds=2.0))
     tasks = run_tasks(lambda task, context: 1, [Task("one", 1)], backend="ray", workers=1, pool=pool, progress=False)
     with pytest.raises(ClusterError, match=r"a worker needs 1 CPU and 1,048,576 MiB of memory; free are"):
         list(tasks)
+
+
+@pytest.mark.full
+def test_jobs_of_fewer_and_fewer_workers_than_were_asked_for(ray):
+    """There are three CPUs. Workers of the first job that were never placed do not stand in the way of later ones."""
+    with make_pool("ray", keeps_workers=True, settings=ray_backend.RaySettings()) as pool:
+        for num_workers, runs_user_code in ((8, False), (5, False), (7, True), (2, False), (1, True)):
+            tasks = [Task(str(number), number) for number in range(num_workers)]
+            results = run_tasks(
+                lambda task, context: task.payload,
+                tasks,
+                backend="ray",
+                workers=num_workers,
+                pool=pool,
+                runs_user_code=runs_user_code,
+                progress=False,
+            )
+            assert sorted(result for _, result in results) == list(range(num_workers))
+
+
+@pytest.mark.slow
+def test_the_command_of_the_guide_submits_a_job(corpus, tmp_path):
+    """To a cluster with a dashboard. A relative output would land in a folder of Ray's."""
+    pytest.importorskip("aiohttp_cors", reason="ray[default] is not installed")
+    with socket.socket() as first, socket.socket() as second:
+        for held in (first, second):
+            held.bind(("127.0.0.1", 0))
+        port, dashboard_port = first.getsockname()[1], second.getsockname()[1]
+    (tmp_path / "recipe.yaml").write_text(
+        f"output: out\nsources: {{a: {{read: '{corpus}/0.jsonl'}}}}\nsteps: [write: {{format: jsonl}}]\n"
+    )
+    ray = os.path.join(os.path.dirname(sys.executable), "ray")
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PATH": f"{os.path.dirname(ray)}:{os.environ['PATH']}"}
+    environment.pop("RAY_ADDRESS", None)
+    head = [ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=1"]
+    head += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", f"--object-store-memory={80 << 20}"]
+    submit = [ray, "job", "submit", "--address", f"http://127.0.0.1:{dashboard_port}", "--working-dir", str(tmp_path)]
+    submit += ["--", "gristmill", "run", "recipe.yaml", "--backend", "ray"]
+
+    def run(*words):
+        return subprocess.run([*submit, *words], env=environment, capture_output=True, text=True, timeout=120)
+
+    with (
+        (tmp_path / "head.log").open("w") as log,
+        subprocess.Popen(head, env=environment, stdout=log, stderr=log) as head,
+    ):
+        try:
+            wait_until(lambda: "Ray runtime started" in (tmp_path / "head.log").read_text(), "the head", 60)
+            assert "the copy of the working folder that Ray made" in run().stdout
+            done = run("--set", f"output={tmp_path}/dataset")
+            assert done.returncode == 0, done.stdout + done.stderr
+        finally:
+            head.terminate()
+    assert len(gm.open_dataset(tmp_path / "dataset")) == 200
 
 
 def test_ray_client_is_refused(monkeypatch):
@@ -465,7 +567,7 @@ def test_a_worker_is_killed_every_second_for_a_minute(ray, corpus, tmp_path):
             threading.Event().wait(0.005)
         return record
 
-    gm.run(make(tmp_path / "whole"), backend="serial", progress=False)
+    run(make(tmp_path / "whole"), backend="serial")
     (tmp_path / "slow").touch()
     stop = threading.Event()
     rng = random.Random(4)
@@ -482,7 +584,7 @@ def test_a_worker_is_killed_every_second_for_a_minute(ray, corpus, tmp_path):
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        gm.run(make(tmp_path / "out"), backend="ray", progress=False)
+        run(make(tmp_path / "out"))
     finally:
         stop.set()
         killer.join()
@@ -516,7 +618,7 @@ def test_a_driver_that_is_killed_at_ten_random_moments(ray, s3, corpus, expected
     last = f"{s3.url}/{num_finished}"
     assert describe_shards(last) == describe_shards(expected)
     whole = make_recipe(corpus, f"{s3.url}/whole", tmp_path, options)
-    gm.run(gm.load_recipe(whole), backend="processes", workers=2, progress=False)
+    run(gm.load_recipe(whole), backend="processes", workers=2)
     objects = [
         sorted(len(key.split("/")) for key in s3.list_keys(f"{name}/") if "/lease/" not in key)
         for name in (str(num_finished), "whole")

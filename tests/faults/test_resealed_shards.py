@@ -11,7 +11,7 @@ from gristmill_testing import resealing
 
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifests.manifest_file import load_manifest
+from gristmill.shards.manifest_file import load_manifest
 from gristmill.shards.verify import verify
 from gristmill.stream import Stream
 
@@ -32,6 +32,7 @@ def test_random_damage(tmp_path, seed):
     assert found["refused"] > found["cases"] / 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["packed_chats", "ragged", "arrow"])
 def test_every_word_of_a_header(tmp_path, kind):
     found = run_program("sweep", tmp_path, kind, 7)
@@ -96,6 +97,7 @@ def test_counts_that_cannot_be(chats, change):
             read(chats)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["ragged", "packed", "arrow"])
 @pytest.mark.parametrize("other", ["ragged", "packed_chats", "arrow", "parquet"])
 def test_a_schema_of_another_dataset(tmp_path, kind, other):

@@ -35,6 +35,7 @@ def test_set_up_that_raises_gives_its_error(folder):
     assert 1 <= num_starts(folder) <= MAX_STARTS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("on_error", ["return", "skip"])
 def test_set_up_that_raises_is_no_items_failure(on_error):
     def setup():
@@ -44,6 +45,7 @@ def test_set_up_that_raises_is_no_items_failure(on_error):
         gm.parallel_map(lambda n, state: n, range(10), workers=2, setup=setup, on_error=on_error)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["serial", "threads", "auto"])
 def test_set_up_that_raises_in_other_backends(backend):
     def setup():
@@ -67,6 +69,7 @@ def test_set_up_that_dies_gives_a_clear_error(folder, way):
     assert 1 <= num_starts(folder) <= MAX_STARTS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dies", [False, True])
 def test_set_ups_that_fail_one_after_another_end_too(folder, dies):
     """Each fails only after the next one has begun, so that there is always another one which might succeed."""
@@ -88,6 +91,7 @@ def test_set_ups_that_fail_one_after_another_end_too(folder, dies):
     assert num_starts(folder) <= MAX_STARTS
 
 
+@pytest.mark.full
 def test_error_of_set_up_that_cannot_travel():
     def setup():
         from gristmill_testing.objects import TwoArguments
@@ -98,6 +102,7 @@ def test_error_of_set_up_that_cannot_travel():
         gm.parallel_map(lambda n, state: n, range(3), workers=1, setup=setup)
 
 
+@pytest.mark.full
 def test_set_up_that_exits():
     """`sys.exit()` in a set-up does not end the caller's program in silence."""
 
@@ -109,6 +114,7 @@ def test_set_up_that_exits():
     assert not isinstance(caught.value, SystemExit) or "set up" in "\n".join(caught.value.__notes__)
 
 
+@pytest.mark.full
 def test_function_whose_module_is_missing_in_the_worker(monkeypatch):
     """The worker cannot load the function at all; that is said, once."""
     module = types.ModuleType("vanished")
@@ -131,6 +137,7 @@ def test_worker_that_fails_once_is_replaced(folder):
     ]
 
 
+@pytest.mark.full
 def test_set_up_that_fails_in_one_of_two_leaves_the_work_to_the_other(folder):
     """Only one process ever succeeds. The others are given up after a few tries."""
 
@@ -151,6 +158,7 @@ def test_set_up_that_fails_in_one_of_two_leaves_the_work_to_the_other(folder):
     assert 1 <= num_starts(folder) <= MAX_STARTS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_set_up_that_fails_only_in_replacements(folder, dies, workers):
@@ -172,6 +180,7 @@ def test_set_up_that_fails_only_in_replacements(folder, dies, workers):
     assert 1 <= num_starts(folder) <= MAX_STARTS
 
 
+@pytest.mark.full
 def test_results_before_the_end_of_all_workers_are_yielded(folder):
     """What was done before no worker could be made ready again is not lost to the caller of `parallel_imap`."""
 
@@ -193,6 +202,7 @@ def test_results_before_the_end_of_all_workers_are_yielded(folder):
         next(results)
 
 
+@pytest.mark.full
 def test_set_up_that_never_ends_in_one_worker(folder):
     """The other one does all the work, and nobody waits for the first at the end."""
 
@@ -207,6 +217,7 @@ def test_set_up_that_never_ends_in_one_worker(folder):
     assert gm.parallel_map(lambda n, state: state, range(10), workers=2, setup=setup) == ["ready"] * 10
 
 
+@pytest.mark.full
 def test_failures_of_set_up_are_events(tmp_path):
     log = gm.EventLog(tmp_path / "events.jsonl")
 

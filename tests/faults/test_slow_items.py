@@ -29,6 +29,7 @@ def test_all_others_are_done_while_one_item_takes_long(folder, backend):
     assert list(results) == [5]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["threads", "processes"])
 def test_finished_result_does_not_wait_for_the_slow_item_behind_it(folder, backend):
     """They share a chunk. What is done leaves at the latest a moment later, not after the next item's hour."""

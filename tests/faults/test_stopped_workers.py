@@ -92,6 +92,7 @@ class TestStopped:
         assert isinstance(last, bytes) or last.kind == "timeout"
 
 
+@pytest.mark.full
 def test_worker_stopped_while_it_should_receive(folder):
     """The large message goes the other way: an item that cannot be delivered. Others go on."""
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import CorruptStreamError, FolderLockedError, UsageError
-from gristmill.storage.codecs.compression import compress_frame, decompress
+from gristmill.storage import listing as local_files
+from gristmill.storage.codecs import compress_frame, decompress
 from gristmill.storage.commit import PendingFile, count_free_bytes, remove_temporaries, write_file
-from gristmill.storage.listing import local_files
-from gristmill.storage.listing.paths import find_files
 from gristmill.storage.lock import FolderLock
+from gristmill.storage.paths import find_files
 
 CODECS = ("gzip", "zstd", "bz2", "xz", "lz4")
 LINES = [

@@ -15,24 +15,25 @@ import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.core.errors import RemoteStoreError, StoreRefusedError
 from gristmill.storage.locations import StorePath
-from gristmill.storage.stores import object_store, requests
+from gristmill.storage.stores import object_store, retries
 from gristmill.storage.stores.open_store import forget_stores
-from gristmill.storage.user_cache.local_copies import choose_copies_folder
+from gristmill.storage.user_cache import choose_copies_folder
 
 SCRIPT = """
 import sys
-import gristmill as gm
 from gristmill import Recipe, steps
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.stage_context import RunOptions
 
-units.UNIT_BYTES, units.MIN_GROUP_BYTES = 200_000, 50_000
 every_kind = [steps.Length(min_chars=10), steps.Deduplicate(), steps.Shuffle(), steps.Split(validation=0.1)]
 recipe = Recipe(
     sources={"web": steps.Read(read=f"{sys.argv[1]}/*.jsonl")},
     steps=[*every_kind, steps.Write(format="jsonl")],
     output=sys.argv[2],
 )
-gm.run(recipe, backend="processes", workers=2, progress=False)
+layout = UnitLayout(unit_bytes=200_000, min_group_bytes=50_000)
+run_recipe(recipe, RunOptions(backend="processes", workers=2, progress=False, layout=layout))
 """
 
 
@@ -94,7 +95,7 @@ def make_recipe(corpus, output):
 
 @pytest.fixture
 def proxy(seaweed, s3, monkeypatch):
-    monkeypatch.setattr(requests.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(retries.time, "sleep", lambda seconds: None)
     faulty = FaultyProxy(seaweed.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", faulty.endpoint)
     forget_stores()
@@ -115,6 +116,7 @@ def test_every_third_request_fails(proxy, s3, corpus, tmp_path, fault):
     assert {key for key in list_objects(s3, "out") if "/shard-" in key} <= named
 
 
+@pytest.mark.full
 def test_an_answer_that_stops_in_the_middle_is_given_up(proxy, s3, monkeypatch):
     monkeypatch.setattr(object_store, "_SILENCE", timedelta(seconds=0.5))
     forget_stores()
@@ -132,6 +134,7 @@ def test_an_answer_that_stops_in_the_middle_is_given_up(proxy, s3, monkeypatch):
     assert stalled
 
 
+@pytest.mark.full
 def test_a_store_that_goes_away_leaves_what_can_be_resumed(proxy, s3, corpus, tmp_path):
     proxy.fault = lambda line, number: BROKEN if line.startswith("PUT") and "/train/" in line else None
     with pytest.raises(RemoteStoreError, match="does not answer"):

@@ -14,25 +14,25 @@ import msgspec
 import pytest
 
 from gristmill.core.recipe import Recipe
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
-from gristmill.pipeline.stages.receipt_log.receipts import Receipts
-from gristmill.pipeline.stages.slices.slice_task import SliceResult
+from gristmill.pipeline.stages.receipts import Receipts
+from gristmill.pipeline.stages.stage_context import RunOptions, SliceResult
 from gristmill.steps import Length, Read, Write
 from gristmill.storage import commit
 
 SCRIPT = """
 import sys
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.steps import Length, Read, Write
 
-units.UNIT_BYTES = units.MIN_GROUP_BYTES = 1
 steps = [Length(min_chars=1), Write(format="jsonl", compression="zstd")]
 recipe = Recipe(sources={"web": Read(read=sys.argv[1] + "/*.jsonl")}, steps=steps, output=sys.argv[2])
-run_recipe(recipe, RunOptions(backend="processes", workers=2, progress=False, keep_work=True))
+options = {"workers": 2, "keep_work": True, "layout": UnitLayout(unit_bytes=1, min_group_bytes=1)}
+run_recipe(recipe, RunOptions(backend="processes", progress=False, **options))
 """
 CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)[( ]")
 
@@ -122,14 +122,14 @@ def last_index(seen, event):
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_what_storage_does_in_a_run(data, tmp_path, monkeypatch, backend):
-    monkeypatch.setattr("gristmill.pipeline.planning.units.UNIT_BYTES", 1)
-    monkeypatch.setattr("gristmill.pipeline.planning.units.MIN_GROUP_BYTES", 1)
     events = []
     note_calls(monkeypatch, events)
     output = tmp_path / "out"
     steps = [Length(min_chars=1), Write(format="jsonl", compression="zstd")]
     recipe = Recipe(sources={"web": Read(read=f"{data}/*.jsonl")}, steps=steps, output=str(output))
-    run_recipe(recipe, RunOptions(backend=backend, workers=2 if backend == "threads" else "auto", progress=False))
+    layout = UnitLayout(unit_bytes=1, min_group_bytes=1)
+    workers = 2 if backend == "threads" else "auto"
+    run_recipe(recipe, RunOptions(backend=backend, workers=workers, progress=False, layout=layout))
     check_order(events, output)
 
 

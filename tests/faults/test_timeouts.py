@@ -49,6 +49,7 @@ def test_timeout_is_raised_by_default():
     assert f"{TIMEOUT:g}" in caught.value.message
 
 
+@pytest.mark.full
 def test_timeout_is_for_each_item_not_for_the_chunk():
     """Twenty items of a fifth of the timeout each, in one chunk."""
     pause = TIMEOUT / 5
@@ -70,6 +71,7 @@ def test_slow_item_in_a_chunk_is_blamed_alone_and_others_are_run():
     assert {result.kind for result in results if isinstance(result, gm.Failure)} == {"timeout"}
 
 
+@pytest.mark.full
 def test_timeouts_use_retries_and_are_counted(folder):
     def function(n):
         count_and_sign(folder, "try")
@@ -80,6 +82,7 @@ def test_timeouts_use_retries_and_are_counted(folder):
     assert len(list(folder.iterdir())) == 3
 
 
+@pytest.mark.full
 def test_item_that_is_slow_only_once_returns(folder):
     def function(n):
         if n == 1 and count_and_sign(folder, "try") == 0:
@@ -89,6 +92,7 @@ def test_item_that_is_slow_only_once_returns(folder):
     assert gm.parallel_map(function, range(3), workers=2, timeout=TIMEOUT, retries=1) == [0, 1, 2]
 
 
+@pytest.mark.full
 def test_others_go_on_while_one_hangs():
     """A worker is stuck until its timeout; meanwhile the other one works."""
 
@@ -105,6 +109,7 @@ def test_others_go_on_while_one_hangs():
     assert sorted(result for result in order if isinstance(result, int)) == list(range(1, 20))
 
 
+@pytest.mark.full
 def test_what_a_late_item_started_ends_too(folder):
     def function(n):
         child = subprocess.Popen(["sleep", "3600"])
@@ -117,6 +122,7 @@ def test_what_a_late_item_started_ends_too(folder):
     wait_until(lambda: not is_alive(pid), "the end of the grandchild", seconds=5)
 
 
+@pytest.mark.full
 def test_set_up_does_not_count():
     """The timeout is an item's. A set-up may take longer."""
 
@@ -127,6 +133,7 @@ def test_set_up_does_not_count():
     assert gm.parallel_map(lambda n, state: state, range(2), workers=1, setup=setup, timeout=TIMEOUT) == ["state"] * 2
 
 
+@pytest.mark.full
 def test_consumer_may_take_longer_than_the_timeout():
     """Between two results the caller may think: what waits to be sent meanwhile is not late."""
     results = gm.parallel_imap(lambda n: bytes(4 << 20), range(6), workers=2, chunk_size=1, timeout=TIMEOUT)
@@ -145,6 +152,7 @@ def test_backends_that_cannot_keep_a_timeout_refuse_it(backend):
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.full
 def test_auto_keeps_a_timeout():
     (failure,) = gm.parallel_map(
         lambda n: time.sleep(3600), [0], backend="auto", workers=1, timeout=TIMEOUT, on_error="return"
@@ -152,6 +160,7 @@ def test_auto_keeps_a_timeout():
     assert failure.kind == "timeout"
 
 
+@pytest.mark.full
 def test_argument_that_hangs_when_it_is_unpickled():
     """The item never even reaches the function: with a timeout, that must end too."""
     items = [0, objects.BadArrival("hang"), 2]
@@ -161,6 +170,7 @@ def test_argument_that_hangs_when_it_is_unpickled():
     assert results[1].kind == "timeout"
 
 
+@pytest.mark.full
 def test_result_that_hangs_when_it_is_pickled():
     def function(n):
         return objects.BadDeparture("hang") if n == 1 else n
@@ -171,6 +181,7 @@ def test_result_that_hangs_when_it_is_pickled():
     assert results[1].kind == "timeout"
 
 
+@pytest.mark.full
 def test_late_and_deadly_items_together(folder):
     """Each of the two gets its own failure."""
 
@@ -188,6 +199,7 @@ def test_late_and_deadly_items_together(folder):
     assert kinds == {1: "timeout", 4: "worker_died", 6: "exception"}
 
 
+@pytest.mark.full
 def test_closing_does_not_wait_for_what_never_returns(folder):
     def function(n):
         if n == 1:

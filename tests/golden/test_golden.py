@@ -37,7 +37,8 @@ PROSE = ("error", "traceback")
 WHAT_TO_DO = """
 The same recipe and the same inputs give other bytes than before. If that is not intended, it is a bug: datasets can no
 longer be reproduced, resumed or updated. If it is intended,
-  1. raise the version of what changed: LAYOUT_VERSION of units, `version` of a step, or the format's own;
+  1. raise the version of what changed: LAYOUT_VERSION of units, `version` of a step, or the format's own
+     (exports have none: each writes all its files, and nothing is kept by their hash);
   2. give the reason in CHANGELOG.md;
   3. run `make golden` and review the diff of tests/golden/hashes.
 """
@@ -257,6 +258,7 @@ def test_recipe(serial, check, name):
     check(name, serial.run(name))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", IN_WORKERS)
 def test_recipe_in_workers(in_workers, check, name):
     check(name, in_workers.run(name), may_rewrite=False)

@@ -1,13 +1,18 @@
-"""Each source is less than a row away from its share, at every row, whatever the weights."""
+"""Each source is less than a row away from its share, at every row, whatever the weights.
+
+Each source has its share of every beginning, and all records come once and in their order.
+"""
 
 import time
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
 from gristmill.order import Mixture
-from gristmill.order.mixture import PERIOD, period_counts
+from gristmill.order.mixture import PERIOD, Interleaving, period_counts
 
 
 def random_weights(rng, num_sources):
@@ -125,3 +130,39 @@ def test_other_weights_are_refused(wrong):
 def test_a_thousand_sources():
     mixture = Mixture({f"source-{number}": 1 + number % 7 for number in range(1000)})
     assert sum(mixture.draws_before(12_345).values()) == 12_345
+
+
+COUNTS = st.lists(st.integers(0, 400), min_size=1, max_size=12).filter(any)
+
+
+@settings(max_examples=200, deadline=None)
+@given(counts=COUNTS)
+def test_every_beginning_holds_each_share_to_less_than_one_record(counts):
+    total = sum(counts)
+    sources = Interleaving(counts).sources(0, [0] * len(counts), total)
+    drawn = np.cumsum(sources[:, None] == np.arange(len(counts)), axis=0)
+    assert drawn[-1].tolist() == counts
+    shares = np.arange(1, total + 1)[:, None] * np.array(counts) / total
+    assert np.abs(drawn - shares).max() < 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(counts=COUNTS, step=st.integers(1, 500))
+def test_pieces_are_pieces_of_the_whole(counts, step):
+    order = Interleaving(counts)
+    whole = order.sources(0, [0] * len(counts), order.num_records)
+    borders = order.borders(step)
+    pieces = [
+        order.sources(first, drawn, min(step, order.num_records - first))
+        for first, drawn in zip(range(0, order.num_records, step), borders, strict=False)
+    ]
+    assert np.concatenate(pieces).tolist() == whole.tolist()
+    assert borders[-1].tolist() == counts
+
+
+def test_large_numbers_are_exact_or_refused():
+    order = Interleaving([2_000_000_000, 999_999_999, 1])
+    drawn = [1_999_999_998, 999_999_999, 0]
+    assert order.sources(2_999_999_997, drawn, 3).tolist() in ([0, 2, 0], [2, 0, 0], [0, 0, 2])
+    with pytest.raises(UsageError, match="cannot be interleaved"):
+        Interleaving([2_000_000_000, 2_000_000_000])

@@ -10,9 +10,9 @@ import pytest
 from gristmill_testing.reports import read_without_times
 
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.verify import verify
 
 FUNCTIONS = """
@@ -64,11 +64,9 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture
-def small_units(monkeypatch):
-    """Several units from a few megabytes. Units are made in the parent, so this holds for every backend."""
-    monkeypatch.setattr(units, "UNIT_BYTES", 8 << 20)
-    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 1 << 20)
-    monkeypatch.setattr(units, "CELLS_PER_UNIT", 2)
+def small_units(mill):
+    """Several units from a few megabytes."""
+    mill.layout = UnitLayout(unit_bytes=8 << 20, min_group_bytes=1 << 20, cells_per_unit=2)
 
 
 def files_in(folder, *, work=True):
@@ -90,12 +88,13 @@ class Mill:
     def __init__(self, folder):
         self.folder = folder
         self.output = folder / "out"
+        self.layout = UnitLayout()
 
     def recipe(self, sources, steps, **settings):
         return Recipe(sources=sources, steps=steps, output=str(self.output), **settings)
 
     def run(self, recipe, *, limit=None, **options):
-        options = {"backend": "serial", "progress": False} | options
+        options = {"backend": "serial", "progress": False, "layout": self.layout} | options
         result = run_recipe(recipe, RunOptions(**options), limit=limit)
         found = verify(self.output)
         assert found, found.problems

@@ -70,24 +70,47 @@ def test_batches_begin_documents_at_multiples(runs):
     assert sum(map(len, documents)) == results[ALIGN].tokens
 
 
+def collate_as_megatron_bridge(entry, eos_id):
+    """What the reader of Megatron-Bridge makes of a row with `pad_seq_to_mult`, document by document.
+
+    Returns for each document its inputs, labels, the mask of its labels, and how many inputs are not padding.
+    """
+    documents = []
+    for start, end in itertools.pairwise([*entry["seq_start_id"], len(entry["input_ids"])]):
+        tokens = entry["input_ids"][start:end]
+        inputs, labels, mask = tokens[:-1], tokens[1:], entry["loss_mask"][start : end - 1]
+        num_filled = max((place + 1 for place, token in enumerate(inputs) if token != eos_id), default=0)
+        documents.append((inputs, labels, mask, num_filled))
+    return documents
+
+
 def test_megatron_bridge_gets_padded_documents(runs, tmp_path):
     folder, _ = runs
     dataset = gm.open_dataset(folder / f"out-{ALIGN}")
+    eos_id = json.loads((folder / f"out-{ALIGN}" / "manifest.json").read_text())["tokenizer"]["eos_id"]
     exported = gm.export(folder / f"out-{ALIGN}", to="megatron-bridge", path=tmp_path / "corpus")
     assert not exported.notes
     stored = [entry for path in exported.files for entry in pq.read_table(path).to_pylist()]
     assert len(stored) == len(dataset)
     for number, entry in enumerate(stored):
         record = dataset[number]
-        borders = [*entry["seq_start_id"], len(entry["input_ids"])]
-        assert not any(border % ALIGN for border in borders)
-        assert borders[-1] <= 128
-        begin = 0
-        for (start, end), length in zip(itertools.pairwise(borders), record["lengths"].tolist(), strict=True):
-            assert entry["input_ids"][start : start + length] == record["input_ids"][begin : begin + length].tolist()
-            assert 0 <= end - start - length < ALIGN
-            assert entry["loss_mask"][start:end] == [1] * (length - 1) + [0] * (end - start - length + 1)
-            begin += length
+        read = collate_as_megatron_bridge(entry, eos_id)
+        originals = np.split(record["input_ids"], np.cumsum(record["lengths"]))[:-1]
+        assert sum(len(inputs) for inputs, *_ in read) <= 128
+        for (inputs, labels, mask, num_filled), original in zip(read, originals, strict=True):
+            assert len(inputs) % ALIGN == 0
+            assert len(inputs) - len(original) + 1 < ALIGN
+            padding = [eos_id] * (len(inputs) - len(original) + 1)
+            assert [*inputs, *labels[-1:]] == [*original.tolist(), *padding][: len(inputs) + len(labels[-1:])]
+            assert mask == [1] * (len(original) - 1) + [0] * len(padding)
+            # a document that was cut at the row's length has no end token; the end token of others is no logical input
+            assert num_filled == min(len(inputs), len(original) - (original[-1] == eos_id))
+    [usage] = exported.usage
+    assert eval(usage, {"PackedSequenceSpecs": dict}) == {
+        "packed_sequence_size": 128,
+        "pad_seq_to_mult": ALIGN,
+        "packed_train_data_path": f"{tmp_path}/corpus_train-*.idx.parquet",
+    }
 
 
 def test_formats_that_do_not_pad_documents_say_so(runs, tmp_path):

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.jobs.export import export
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Pack, Read
 from gristmill.stream import Collate, Stream

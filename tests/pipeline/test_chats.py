@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Source
 from gristmill.pipeline.jobs.export import export
-from gristmill.pipeline.jobs.mix import mix
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.jobs.mix_datasets import mix
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
 from gristmill.steps import MapBatches, Pack, Read, Shuffle, Split, Tokenize
@@ -37,9 +37,8 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def tiny_units(monkeypatch):
-    monkeypatch.setattr(units, "UNIT_BYTES", 10_000)
-    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 5_000)
+def tiny_units(mill):
+    mill.layout = UnitLayout(unit_bytes=10_000, min_group_bytes=5_000)
 
 
 def recipe_of(mill, data, tokenizer, *steps, **settings):

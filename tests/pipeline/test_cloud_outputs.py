@@ -9,7 +9,7 @@ from gristmill import Recipe, steps
 from gristmill.core.errors import GristmillError
 from gristmill.pipeline.publishing.clean import clean
 from gristmill.storage.locations import list_files_below, parse_location
-from gristmill.storage.user_cache.local_copies import choose_copies_folder
+from gristmill.storage.user_cache import choose_copies_folder
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from gristmill.core.errors import UsageError
 from gristmill.pipeline.jobs.export import export
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Map, Mix, Read, Rename, Select, Split, Write

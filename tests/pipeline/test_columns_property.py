@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write
 from gristmill.steps.read import schema as read_schema
@@ -107,6 +107,7 @@ def sample_bytes(request, monkeypatch):
     monkeypatch.setattr(read_schema, "_ALL_SAMPLES_BYTES", request.param)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("source", ["jsonl", "json"])
 @EXAMPLES
@@ -122,6 +123,7 @@ def test_json(tmp_path_factory, sample_bytes, source, to, rows):
     assert not measures["nan_as_null"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("to", FORMATS)
 @EXAMPLES
 @given(
@@ -167,6 +169,7 @@ COLUMN = st.sampled_from(list(TYPES)).flatmap(
 TABLE = st.dictionaries(KEYS.filter(lambda key: key not in ("text", "other_fields")), COLUMN, max_size=4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("source", ["parquet", "arrow"])
 @EXAMPLES

@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,22 @@ def test_a_few_records_in_this_process(recipe, capsys):
     assert len(result.dataset()) == 99
     assert not Path("out").exists()
     assert Path(result.output).is_absolute()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_folder_is_left(project, fails):
+    Path("data.jsonl").write_text('{"text": "a document"}\n')
+    (project / "temporary").mkdir()
+    call = "lambda record: 1 / 0" if fails else "lambda record: record"
+    Path("script.py").write_text(
+        f"import gristmill as gm\nfrom gristmill import steps\nmap = steps.Map(call={call})\n"
+        "recipe = gm.Recipe(sources={'web': steps.Read(read='data.jsonl')}, steps=[map], output='out')\n"
+        "assert len(gm.run(recipe, debug=True).dataset()) == 1\n"
+    )
+    environment = os.environ | {"TMPDIR": str(project / "temporary")}
+    done = subprocess.run([sys.executable, "script.py"], env=environment, capture_output=True, text=True, check=False)
+    assert ("ZeroDivisionError" in done.stderr) == fails == bool(done.returncode)
+    assert list((project / "temporary").iterdir()) == []
 
 
 def test_the_limit_is_the_callers(recipe, capsys):
@@ -135,3 +154,13 @@ def test_after_the_first_exception_only_its_batch_is_searched(recipe, capsys):
     with pytest.raises(Broken):
         gm.run(recipe(steps.MapBatches(call=function)), debug=True)
     assert max(numbers[0] for numbers in calls) == 20
+
+
+def test_a_template_of_a_model_runs_in_a_worker_where_nothing_could_stop_it(recipe, capfd):
+    Path("template.jinja").write_text("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}")
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    Path("data.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    made = recipe(steps.Render(template="template.jinja"), steps.Write(format="jsonl"))
+    with ThreadPoolExecutor(1) as thread:
+        assert len(thread.submit(gm.run, made, debug=True).result().dataset()) == 1
+    assert "worker process" in capfd.readouterr().out

@@ -9,10 +9,10 @@ from gristmill_testing.record_forms import without_nulls, written_records
 
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Filter, Language, Length, Map, Read, Render, Select, Shuffle, Tokenize, Write
-from gristmill.text.tokenizers import save_tokenizer, train_bpe
+from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
 
 LINES = [
     b'{"messages": [{"role": "user", "content": "What is %d + %d, tell me in words?"}, '

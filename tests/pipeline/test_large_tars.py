@@ -9,12 +9,10 @@ import tarfile
 import pytest
 
 from gristmill.core.errors import SourceChangedError
-from gristmill.pipeline.planning import units
-from gristmill.pipeline.planning.sources import source_draft, source_plan
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.shards.dataset import open_dataset
-from gristmill.steps import Deduplicate, Read, Shuffle, Write, read
-from gristmill.steps.read import open_reader
-from gristmill.steps.read.tar_files import webdataset
+from gristmill.steps import Deduplicate, Read, Shuffle, Write
+from gristmill.steps.read.samples import webdataset
 
 JSONL = Write(format="jsonl")
 NUM_SAMPLES = 600
@@ -41,14 +39,9 @@ def make_tar(path, *, damage=0):
 
 
 @pytest.fixture(autouse=True)
-def small_cells(monkeypatch):
-    """Some hundred units of a megabyte: cells are cut in the parent or in threads, so all see these sizes."""
-    index_cells = webdataset.index_cells
-    monkeypatch.setattr("gristmill.steps.read.index_cells", lambda path, most: index_cells(path, most, cell_bytes=4000))
-    for module in (units, source_draft, source_plan):
-        monkeypatch.setattr(module, "UNIT_BYTES", 64_000)
-    monkeypatch.setattr(source_plan, "UNPACK_BYTES", 1000)
-    monkeypatch.setitem(open_reader.__kwdefaults__, "cell_bytes", 4000)
+def small_cells(mill):
+    """Some hundred units of a megabyte."""
+    mill.layout = UnitLayout(cell_bytes=4000, unit_bytes=64_000, unpack_bytes=1000)
 
 
 def source(path):
@@ -96,6 +89,19 @@ def test_a_tar_that_is_cut_short_gives_what_it_has(mill, tmp_path, name):
     assert result.books["web"][0].quarantined == {"truncated_stream": 1}
 
 
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_damage_in_the_middle_costs_one_sample(mill, tmp_path, name):
+    path = make_tar(tmp_path / "whole.tar")
+    data = path.read_bytes()
+    start = data.index(b"000301.json")
+    data = data[:start] + bytes(512) + data[start + 512 :]
+    (tmp_path / name).write_bytes(gzip.compress(data, 1, mtime=0) if name.endswith(".gz") else data)
+    result = mill.run(mill.recipe(source(tmp_path / name), [JSONL]))
+    numbers = [record["json.n"] for record in result.dataset()]
+    assert numbers == [number for number in range(NUM_SAMPLES) if number != 301]
+    assert result.books["web"][0].quarantined == {"invalid_tar": 2}  # its members before and after
+
+
 def test_a_limit_reads_no_more_than_it_needs(mill, tmp_path):
     result = mill.run(mill.recipe(source(make_tar(tmp_path / "x.tar")), [JSONL]), limit=5)
     assert [record["json.n"] for record in result.dataset()] == list(range(5))
@@ -115,14 +121,14 @@ def test_a_tar_that_changes_is_indexed_again(mill, tmp_path):
 
 def test_a_tar_that_changes_between_index_and_reading_is_noticed(mill, tmp_path, monkeypatch):
     path = make_tar(tmp_path / "x.tar")
-    index_cells = read.index_cells
+    index_cells = webdataset.index_cells
 
     def change_after(*arguments):
         found = index_cells(*arguments)
         os.utime(path, ns=(1, 1))
         return found
 
-    monkeypatch.setattr(read, "index_cells", change_after)
+    monkeypatch.setattr(webdataset, "index_cells", change_after)
     with pytest.raises(SourceChangedError):
         mill.run(mill.recipe(source(path), [JSONL]))
 

@@ -23,6 +23,7 @@ def run_cases(folder, seeds):
     assert done.stdout == ""
 
 
+@pytest.mark.full
 def test_some_cases(tmp_path):
     """Text and chats, some in JSON lines of which several are bad and whose cells are cut."""
     run_cases(tmp_path, [0, 3, 5, 12])

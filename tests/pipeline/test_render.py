@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 import gristmill as gm
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Source
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Length, Map, Pack, Read, Render, Shuffle, Split, Tokenize, Write
 
@@ -77,9 +77,8 @@ def trained_ids(dataset):
     return texts
 
 
-def test_the_same_bytes_and_exactly_the_answers_are_trained(mill, data, tokenizer, monkeypatch):
-    monkeypatch.setattr(units, "UNIT_BYTES", 20_000)
-    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 10_000)
+def test_the_same_bytes_and_exactly_the_answers_are_trained(mill, data, tokenizer):
+    mill.layout = UnitLayout(unit_bytes=20_000, min_group_bytes=10_000)
     encode = Tokenize(tokenizer=tokenizer, engine="tokenizers")
     steps = [Render(), Length(max_chars=10_000), Split(validation=0.1), Shuffle(), encode, Pack(row_length=2048)]
 

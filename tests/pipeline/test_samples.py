@@ -22,8 +22,8 @@ from gristmill.core.errors import NotUpToDateError, SourceChangedError, UsageErr
 from gristmill.core.recipe import Source
 from gristmill.pipeline import execution
 from gristmill.pipeline.inspecting.trace import trace
-from gristmill.report.measure import measure_documents
-from gristmill.steps.read.sample_files import descriptions
+from gristmill.report.write import measure_documents
+from gristmill.steps.read.samples import sample_folder
 from gristmill.stream import Stream
 
 
@@ -316,11 +316,12 @@ def test_a_bad_table_is_named(tmp_path, table, words):
 
 
 def test_two_tables_of_one_folder_are_refused(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(photo(1))
-    (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.jpg", "n": 1}\n')
-    (tmp_path / "metadata.csv").write_text("file_name,text\na.jpg,a mill\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(photo(1))
+    (tmp_path / "in" / "metadata.jsonl").write_text('{"file_name": "a.jpg", "n": 1}\n')
+    (tmp_path / "in" / "metadata.csv").write_text("file_name,text\na.jpg,a mill\n")
     with pytest.raises(UsageError, match="describe the files of one folder"):
-        run(tmp_path / "out", steps.Read(read=str(tmp_path)))
+        run(tmp_path / "out", steps.Read(read=str(tmp_path / "in")))
 
 
 def test_a_column_of_images_is_no_text(tmp_path):
@@ -353,7 +354,7 @@ def test_a_description_that_changes_during_the_run_stops_it(tmp_path, monkeypatc
 
     def change_first(self):
         (root / name).unlink() if change == "removed" else (root / name).write_text('{"file_name": "a.jpg", "n": 12}')
-        descriptions._load_table.cache_clear()  # a worker of its own has read no table yet
+        sample_folder._load_table.cache_clear()  # a worker of its own has read no table yet
         return run_execution(self)
 
     monkeypatch.setattr(execution.Execution, "run", change_first)

@@ -8,7 +8,7 @@ from gristmill_testing.pictures import photo
 
 import gristmill as gm
 from gristmill import steps
-from gristmill.storage.user_cache.local_copies import choose_copies_folder
+from gristmill.storage.user_cache import choose_copies_folder
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,7 @@ CHAINS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("read", "chain"), [(READS[0], 0), (READS[1], 0), (READS[2], 0), (READS[3], 1), (READS[0], 1)])
 def test_the_same_dataset_from_and_on_a_store(inputs, s3, tmp_path, read, chain):
     more, write = CHAINS[chain]

@@ -8,20 +8,19 @@ import pytest
 import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.core.errors import LeaseLostError
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.publishing import journal
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
-from gristmill.pipeline.stages.receipt_log import receipts, uploaded_receipts
-from gristmill.pipeline.stages.receipt_log.receipt_storage import open_receipts
-from gristmill.pipeline.work_folder import JOURNAL, RECEIPTS
-from gristmill.storage.leases import output_lock
+from gristmill.pipeline.stages import receipts
+from gristmill.pipeline.stages import receipts as uploaded_receipts
+from gristmill.pipeline.stages.receipts import open_receipts
+from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.pipeline.work_folder import JOURNAL, RECEIPTS, work_path
+from gristmill.storage import leases as output_lock
 
 
 @pytest.fixture
-def corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "UNIT_BYTES", 20_000)
-    monkeypatch.setattr(units, "MIN_GROUP_BYTES", 10_000)
+def corpus(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(6):
@@ -41,6 +40,7 @@ def output(tmp_path, monkeypatch):
 def run(corpus, output, min_chars=40, **options):
     read = steps.Read(read=f"{corpus}/*.jsonl")
     recipe = Recipe(sources={"web": read}, steps=[steps.Length(min_chars=min_chars)], output=str(output))
+    options["layout"] = UnitLayout(unit_bytes=20_000, min_group_bytes=10_000)
     return run_recipe(recipe, RunOptions(backend="serial", progress=False, **options)).manifest
 
 
@@ -90,11 +90,14 @@ def test_receipts_of_a_run_that_was_replaced_are_never_mixed_with_others(output)
 def test_a_run_that_was_replaced_ends_with_its_next_receipts(corpus, output, monkeypatch):
     monkeypatch.setattr(uploaded_receipts, "_SEGMENT_SECONDS", 0.0)
     add, added, thief = receipts.Receipts.add, [], []
+    late = output / work_path("a-00000001-0a1b2c3d-train-0.arrow")
 
     def steal(self, fingerprint, result):
         if not thief:
             thief.append(None)
             thief[0] = run(corpus, output, 80, take_over=True)
+            late.parent.mkdir(exist_ok=True)
+            late.write_bytes(b"of a task that has ended after the other run")
             added.clear()
         added.append(fingerprint)
         add(self, fingerprint, result)

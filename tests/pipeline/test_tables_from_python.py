@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.python_records import PythonRecords
+from gristmill.core.recipe import PythonRecords
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.steps import Length, Read, Write
 
@@ -135,7 +135,7 @@ def test_a_lazy_frame_is_to_be_collected():
 def test_neither_is_imported_for_it():
     """By their shape alone."""
     for name in ("pandas", "polars"):
-        assert name not in sys.modules["gristmill.core.python_records"].__dict__
+        assert name not in sys.modules["gristmill.core.recipe"].__dict__
 
 
 @pytest.mark.parametrize("compression", ["uncompressed", "lz4", "zstd"])

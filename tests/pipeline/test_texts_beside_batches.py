@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gristmill.pipeline.stages.slices import slice_run
+from gristmill.pipeline.stages import slice_run
 from gristmill.steps import Html, Length, Pack, Read, Tokenize, Write
-from gristmill.text.tokenizers import save_tokenizer, train_bpe
+from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
 
 TEXTS = ["", "a", "größe", "粉と水", "grist " * 40, "🌾" * 7, "mill " * 9]
 

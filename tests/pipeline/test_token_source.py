@@ -11,15 +11,14 @@ import pytest
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.recipe import Recipe, Source
 from gristmill.pipeline.inspecting.trace import trace
-from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
+from gristmill.pipeline.jobs.training_jobs import train_tokenizer
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages import unit_task_run
-from gristmill.pipeline.stages.options import RunOptions
-from gristmill.pipeline.stages.slices import slice_reader
+from gristmill.pipeline.stages import slice_reader, slice_run
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Filter, Length, Limit, Pack, Read, Rename, Sample, Shuffle, Split, Tokenize, Write
-from gristmill.text.tokenizers import save_tokenizer, train_bpe
+from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
 
 ROW = 64
 CONCAT = Pack(row_length=ROW, strategy="concat")
@@ -168,15 +167,15 @@ def test_a_run_that_was_stopped_goes_on(mill, world, monkeypatch):
     recipe = mill.recipe({"web": Read(read=str(world / "large"))}, [CONCAT], slice_bytes=1)
     expected = mill.fresh_files(recipe)
     shutil.rmtree(mill.output)
-    whole = unit_task_run.run_join
+    whole = slice_run.run_join
 
     def stops(task, context):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(unit_task_run, "run_join", stops)
+    monkeypatch.setattr(slice_run, "run_join", stops)
     with pytest.raises(KeyboardInterrupt):
         mill.run(recipe)
-    monkeypatch.setattr(unit_task_run, "run_join", whole)
+    monkeypatch.setattr(slice_run, "run_join", whole)
     monkeypatch.setattr(slice_reader, "open_reader", None)  # all that had to be read is done
     mill.run(recipe)
     assert mill.files(work=False) == expected

@@ -4,7 +4,7 @@ import pytest
 from gristmill_testing.web_archives import crawl, pack_members, warc_record
 
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Html, Read, Url, Write
 
@@ -33,8 +33,8 @@ def test_pages_become_texts(mill, archive):
     assert html.dropped == {"empty": 1}
 
 
-def test_the_same_bytes_for_any_workers(mill, archive, monkeypatch):
-    monkeypatch.setattr(units, "UNIT_BYTES", 2000)
+def test_the_same_bytes_for_any_workers(mill, archive):
+    mill.layout = UnitLayout(unit_bytes=2000)
     recipe = mill.recipe({"web": Read(read=str(archive))}, [Html(), Write(format="jsonl")])
     expected = mill.fresh_files(recipe)
     assert mill.fresh_files(recipe, backend="processes", workers=2) == expected

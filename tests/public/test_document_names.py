@@ -11,7 +11,7 @@ import click
 import pytest
 
 from gristmill.cli.main import COMMANDS
-from gristmill.text.quality.scores import SCORES
+from gristmill.text.quality.counting import SCORES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "gristmill"
@@ -42,6 +42,7 @@ FOREIGN_CLASSES = {
         "RecordBatchReader",
         "SFTConfig",
         "SFTTrainer",
+        "TokenizerConfig",
         "ShareGPT",
         "StatefulDataLoader",
         "ThreadPool",
@@ -52,10 +53,13 @@ FOREIGN_CLASSES = {
 OTHER_NAMES = {
     *(
         "DataCollatorWithFlattening",
+        "adlfs",
         "PR_SET_PDEATHSIG",
+        "REM",
         "deu",
         "local_dir",
         "max_map_count",
+        "multi_process",
         "nolock",
         "runpy",
         "uv",
@@ -75,7 +79,7 @@ OTHER_NAMES = {
         "lost_call",
         "lost_after_result",
     ),  # put together from two words
-    *("skipped_metadata", "skipped_request"),  # the same
+    *("skipped_metadata", "skipped_request", "images_not_set", "videos_not_set", "audios_not_set"),  # the same
     *("padding_free", "prepare_data_loader"),  # of TRL and Accelerate
     "AZURE_STORAGE_ACCOUNT_NAME",  # a variable that the client of a store reads
     *("CITATION.cff", "KEY.jpg", "jpg", "news.mbox"),  # files of a user
@@ -142,7 +146,7 @@ def test_names_of_code_exist(document, known_words, class_names):
 
 def _find_command(words):
     """The click command that the words begin with, and the words that are left."""
-    command = import_module(COMMANDS[words[0]][0]).command
+    command = getattr(import_module(COMMANDS[words[0]][0]), f"{words[0]}_command")
     words = words[1:]
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]

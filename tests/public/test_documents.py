@@ -4,6 +4,7 @@ The README is longer to prove (`test_readme.py`), and guides are followed as a w
 """
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -12,12 +13,12 @@ import pytest
 from gristmill_testing.documents import FENCE, run_command
 
 from gristmill import Recipe, steps
-from gristmill.recipe.catalog import STEPS, step_class
-from gristmill.recipe.load import parse_recipe
+from gristmill.recipe.load import STEPS, parse_recipe, step_class
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCUMENTS = [README, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+DOCUMENTS += [ROOT / "CHANGELOG.md", *sorted(ROOT.glob("benchmarks/**/*.md"))]
 PAGES = [document for document in DOCUMENTS[1:] if document.parent.name != "guides"]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 
@@ -34,6 +35,7 @@ def _blocks(language, documents=PAGES):
     return blocks
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("source", _blocks("python"))
 def test_python_example_runs_as_a_script(source, tmp_path, run_script):
     if "from trl import" in source:  # a trainer of others, which nothing else here needs
@@ -59,15 +61,23 @@ def test_recipes_can_be_read(text):
     parse_recipe(text)
 
 
+def test_recipe_reference_is_what_the_structs_say():
+    module = runpy.run_path(str(ROOT / "docs/reference/recipes.py"))
+    assert module["make_page"]() == module["PAGE"].read_text(), "stale: `make reference` writes the page again"
+
+
 def test_recipe_reference_names_every_key_of_every_step():
+    """And says what it means, and its type: a field without a docstring would have an empty cell."""
     pages = re.split(r"^##+ (.+)$", (ROOT / "docs/reference/recipes.md").read_text(), flags=re.MULTILINE)
     page_of = dict(zip(pages[1::2], pages[2::2], strict=True))
     described = {name: step_class(name) for name in STEPS}
     described |= {"Keys of a recipe": Recipe, "Keys of a source": steps.Read}
     for name, struct in described.items():
-        fields = {field.encode_name for field in msgspec.structs.fields(struct)}
-        named = set(re.findall(r"^\| `(\w+)` \|", page_of[name].split("\n\n| format | names |")[0], re.MULTILINE))
-        assert named - {"steps"} == fields - {"steps", "folder"}, name
+        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \| (.*) \| (.*) \| (.*) \|$", page_of[name], re.MULTILINE)
+        assert {key for keys, *_ in rows for key in re.findall(r"\w+", keys)} == {
+            field.encode_name for field in msgspec.structs.fields(struct)
+        }, name
+        assert [row for row in rows if not all(cell.strip() for cell in row)] == [], name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -81,3 +91,12 @@ def test_index_links_every_page():
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text()) if "://" not in target}
     assert [str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md") if page not in linked | {index}] == []
+
+
+def test_decisions_are_half_a_page_each_and_numbered_without_holes():
+    pages = sorted(ROOT.glob("docs/decisions/*.md"))
+    assert [page.name[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    for number, page in enumerate(pages, 1):
+        text = page.read_text()
+        assert text.startswith(f"# {number}. ")
+        assert len(re.findall(r"[A-Za-z][A-Za-z'-]*", text)) <= 250, page.name

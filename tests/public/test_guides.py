@@ -13,6 +13,7 @@ PUBLIC = ("gristmill", "gristmill.stream", "gristmill.stream.torch", "gristmill.
 pytestmark = pytest.mark.timeout(900)  # a page is a dozen commands
 
 
+@pytest.mark.full
 def test_settings(tmp_path):
     follow_guide(GUIDES / "settings.md", tmp_path)
     names = ("laptop", "memory", "cores", "files", "huge", "chats")
@@ -25,6 +26,7 @@ def test_settings(tmp_path):
     assert datasets["memory"].manifest.dataset_hash == datasets["cores"].manifest.dataset_hash
 
 
+@pytest.mark.full
 def test_tutorial(tmp_path):
     printed = follow_guide(GUIDES / "tutorial.md", tmp_path)
     assert re.findall(r"rows (\d+) to (\d+): loss", printed) == [
@@ -37,6 +39,7 @@ def test_tutorial(tmp_path):
     assert "gopher_quality" in printed
 
 
+@pytest.mark.full
 def test_iterating(tmp_path):
     printed = follow_guide(GUIDES / "iterating.md", tmp_path)
     claims = [
@@ -51,6 +54,7 @@ def test_iterating(tmp_path):
     assert int(num_bytes) < 4096
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["datasets-map", "multiprocessing-pool", "megatron", "webdataset"])
 def test_from_another_tool(name, tmp_path):
     printed = follow_guide(GUIDES / f"from-{name}.md", tmp_path)

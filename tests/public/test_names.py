@@ -71,6 +71,7 @@ ERRORS = {
     "ClusterError": RuntimeError,
     "CorruptStreamError": ValueError,
     "DamagedDatasetError": RuntimeError,
+    "DamagedWorkError": RuntimeError,
     "RemoteStoreError": RuntimeError,
     "StoreRefusedError": RuntimeError,
     "EmptyDatasetError": RuntimeError,
@@ -171,6 +172,7 @@ SIGNATURES = {
         "take_over": False,
         "allow_endpoints": (),
         "ray_address": None,
+        "wait_for_nodes": None,
         "stall_timeout": 900.0,
         "stop_on_stall": False,
         "debug": False,
@@ -246,12 +248,15 @@ STREAM = {
     "max_epochs": None,
     "drop_last": False,
     "balance": False,
+    "batch_tokens": None,
     "collate": None,
     "decode": None,
     "transform": None,
     "tokenize": None,
     "ids": None,
     "on_error": "raise",
+    "max_replaced": 0.01,
+    "max_skipped": 0.5,
     "images": None,
     "cache": None,
     "cache_bytes": 64 << 30,
@@ -273,6 +278,7 @@ def test_names_are_pinned():
     assert dir(gm) == NAMES
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", NAMES)
 def test_each_name_is_what_its_module_defines(name):
     value = getattr(gm, name)
@@ -300,6 +306,7 @@ def test_parallel_map_signature_is_pinned(name):
     assert positional == ["fn", "items"]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signature_is_pinned(name):
     parameters = inspect.signature(getattr(gm, name)).parameters

@@ -1,4 +1,4 @@
-"""The README works as printed: its commands in an environment made by its own install lines, its examples in order.
+"""The README works as printed: its commands in an environment made by its own install lines, then its training loop.
 
 The environment is made once, in about a minute, from a copy of the repository, and removed at the end: it is 600 MB.
 """
@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from gristmill_testing.documents import run_command
 
 from gristmill.cli.main import COMMANDS
 
@@ -62,6 +63,7 @@ def shell_of_user(copy_of_repository):
     return printed.split("--- end of block ---\n")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_commands_work_in_an_environment_of_the_install_lines(shell_of_user, copy_of_repository):
     assert "pip install ." in _blocks("bash")[0]
@@ -69,6 +71,7 @@ def test_commands_work_in_an_environment_of_the_install_lines(shell_of_user, cop
     assert (copy_of_repository / "corpus" / "out" / "manifest.json").exists()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_the_books_are_those_that_the_run_prints(shell_of_user):
     shown = _blocks("text")[0]
@@ -81,29 +84,31 @@ def test_the_books_are_those_that_the_run_prints(shell_of_user):
     assert without_time_and_place(printed[begin:]) == without_time_and_place(shown)
 
 
-def test_python_examples_run_in_order(tmp_path, run_script):
-    printed = []
-    for number, source in enumerate(_blocks("python")):
-        (tmp_path / f"example_{number}.py").write_text(source)
-        printed.append(run_script(f"example_{number}.py", tmp_path))
-    assert "tokenize" in printed[0]  # an account
-    assert any("torch.Size([8, 256]) torch.Size([8, 256])" in text for text in printed)
-    assert sum(text.count("torch.Size([8, 32, 43, 3])") for text in printed) == 3  # of 24 images
+def test_the_training_loop_runs_on_the_rows_of_the_first_run(tmp_path, run_script):
+    run_command(["bash", "-e", "-c", next(block for block in _blocks("bash") if "gristmill init" in block)], tmp_path)
+    (source,) = _blocks("python")
+    (tmp_path / "training.py").write_text(source)
+    assert run_script("training.py", tmp_path).count("torch.Size([2, 64]) torch.Size([2, 64])") == 4  # of 7 rows
 
 
-def test_extras_and_targets_exist():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = re.findall(r'pip install (?:-e )?"\.\[([\w,]+)\]"', README)
-    assert set(extras) <= set(project["optional-dependencies"])
-    assert {"torch", "s3", "gcs"} <= set(extras)
+def test_names_every_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = README.partition("All extras:")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", named)) == set(extras)
+    installed = re.search(r'pip install "\.\[([\w,]+)\]"', README)
+    assert set(installed[1].split(",")) <= set(extras)
 
 
-def test_names_every_command():
-    for name in COMMANDS:
-        assert f"`gristmill {name}" in README
+def test_the_reference_names_every_command():
+    page = (ROOT / "docs" / "reference" / "command_line.md").read_text()
+    assert [name for name in COMMANDS if f"`gristmill {name}" not in page] == []
 
 
-def test_tree_names_every_layer():
-    for folder in (ROOT / "src" / "gristmill").iterdir():
-        if (folder / "__init__.py").exists():
-            assert f"  {folder.name}/" in README
+def test_the_picture_of_the_rooms_names_every_layer():
+    picture = (ROOT / "ARCHITECTURE.md").read_text().partition("```\n")[2].partition("\n```")[0]
+    folders = [folder.name for folder in (ROOT / "src" / "gristmill").iterdir() if (folder / "__init__.py").exists()]
+    assert [name for name in folders if not re.search(rf"(?<![\w/]){name}/", picture)] == []
+
+
+def test_is_short():
+    assert len(README.splitlines()) <= 180

@@ -25,15 +25,13 @@ PACKAGES = {
 }
 """The packages that may be imported, as far as they are not of the standard library."""
 NOT_NEEDED = (
-    *("importlib.metadata", "email", "ssl", "pdb", "asyncio", "multiprocessing", "unittest"),
+    *("ssl", "pdb", "asyncio", "multiprocessing", "unittest"),
     *("pyarrow.parquet", "pyarrow.fs", "pyarrow.dataset", "rich.console", "rich.table"),
-    *("gristmill.text.chats.jinja", "gristmill.text.chats.example_maker", "gristmill.text.tokenizers.choose"),
-    *("gristmill.steps.deduplicate", "gristmill.pipeline.barriers.deduplicate", "gristmill.steps.render"),
+    *("gristmill.text.chats.templates", "gristmill.text.chats.example_maker", "gristmill.text.tokenizers.choose"),
+    *("gristmill.steps.deduplicate.deduplicate", "gristmill.pipeline.barriers.deduplicate", "gristmill.steps.render"),
     *(
-        "gristmill.steps.read.csv_files",
         "gristmill.steps.read.tables.parquet",
-        "gristmill.steps.read.tables.arrow",
-        "gristmill.steps.read.tar_files",
+        "gristmill.steps.read.samples.webdataset",
     ),
     *("gristmill.shards.formats.parquet", "gristmill.shards.formats.tar", "gristmill.exports", "gristmill.stream"),
 )
@@ -81,15 +79,12 @@ def test_heavy_packages_are_never_imported(modules, name):
 def test_the_number_of_own_modules(modules):
     own = list_loaded(modules[1], "gristmill")
     assert len(own) <= MAX_OWN_MODULES, f"{len(own)} modules: import what few recipes need where it is needed"
-    assert "gristmill.steps.read.schema" not in own  # the second plan is recalled
 
 
-@pytest.mark.parametrize("name", ["steps", "steps.read", "text.chats", "text.shingles", "text.tokenizers"])
-def test_rooms_that_fetch_their_names_at_first_use(name):
-    room = import_module(f"gristmill.{name}")
-    assert sorted(room._HOMES) == sorted(room.__all__)
-    for word, home in room._HOMES.items():
-        assert getattr(room, word) is getattr(import_module(home), word)
-        assert word != home.rpartition(".")[2], "once the module is imported, it hides what has its name"
-    with pytest.raises(AttributeError):
-        _ = room.no_such_name
+def test_steps_are_fetched_at_first_use():
+    steps = import_module("gristmill.steps")
+    for module, names in steps._MODULES.items():
+        home = import_module(f"gristmill.steps.{module}")
+        assert all(getattr(steps, name) is getattr(home, name) for name in names.split())
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        _ = steps.no_such_name

@@ -1,13 +1,16 @@
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill import steps
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe, Source
-from gristmill.recipe.load import load_recipe, parse_recipe
+from gristmill.recipe.load import load_recipe, parse_recipe, step_class
 from gristmill.steps import Length, Map, Read, Sample, Split, Write
 
 DESIGN = """\
@@ -233,3 +236,19 @@ def test_lines_in_a_list_of_paths_are_refused(tmp_path):
     path.write_text('output: out\nsources: {web: {read: ["one line\\nand another"]}}\n')
     with pytest.raises(UsageError, match="not a path"):
         load_recipe(path)
+
+
+def test_unknown_names():
+    with pytest.raises(UsageError) as error:
+        step_class("lenght")
+    assert "length" in error.value.help
+    with pytest.raises(AttributeError):
+        _ = steps.NoSuchStep
+    assert dir(steps) == steps.__all__
+
+
+def test_importing_the_list_of_steps_is_light():
+    code = "import sys, gristmill.steps; print(sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for heavy in ("pyarrow", "numpy", "msgspec", "yaml"):
+        assert f"'{heavy}'" not in loaded

@@ -14,7 +14,7 @@ SHOUT = """
 import pyarrow.compute as pc
 from gristmill.core.records import StepResult
 from gristmill.core.step import FilterStep, GlobalStep, Step
-from gristmill.steps.records.put_columns import put_columns
+from gristmill.steps.edit_columns import put_columns
 
 class Shout(FilterStep, tag="shout", frozen=True, kw_only=True):
     '''Upper-case texts.'''

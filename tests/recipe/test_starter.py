@@ -1,9 +1,8 @@
 import json
 import re
 
-from gristmill.recipe.catalog import STEPS
-from gristmill.recipe.load import parse_recipe
-from gristmill.recipe.starter import STARTER_DATA, STARTER_RECIPE
+from gristmill.recipe.load import STEPS, parse_recipe
+from gristmill.recipe.templates import STARTER_DATA, STARTER_RECIPE
 
 
 def test_the_starter_is_a_recipe():

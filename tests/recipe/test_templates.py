@@ -4,11 +4,10 @@ import re
 
 import pytest
 
-from gristmill.cli.running.init import TEMPLATE_NAMES
+from gristmill.cli.running.first_steps import TEMPLATE_NAMES
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
-from gristmill.recipe.catalog import STEPS
-from gristmill.recipe.load import load_recipe, parse_recipe
+from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.recipe.load import STEPS, load_recipe, parse_recipe
 from gristmill.recipe.templates import TEMPLATES, make_files
 
 
@@ -18,7 +17,7 @@ def test_the_command_names_them_all():
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_is_commented_out_is_right_too(name):
-    text = re.sub(r"^( *)# (- \w+:)", r"\1\2", TEMPLATES[name].RECIPE, flags=re.MULTILINE)
+    text = re.sub(r"^( *)# (- \w+:)", r"\1\2", TEMPLATES[name][0], flags=re.MULTILINE)
     assert {step.name for step in parse_recipe(text).steps} <= set(STEPS)
 
 
@@ -31,7 +30,7 @@ def test_the_comments_say_what_each_step_keeps(tmp_path, name):
         (tmp_path / path).write_bytes(content)
     recipe = load_recipe(str(tmp_path / "recipe.yaml"))
     result = run_recipe(recipe, RunOptions(backend="serial", progress=False))
-    told = re.findall(r"^ *- (\w+):.*# keeps (\d+) of (\d+)", TEMPLATES[name].RECIPE, re.MULTILINE)
+    told = re.findall(r"^ *- (\w+):.*# keeps (\d+) of (\d+)", TEMPLATES[name][0], re.MULTILINE)
     accounts = list(zip(*(books[1:] for books in result.books.values()), strict=True))
     kept = [
         (steps[0].step, sum(step.records_out for step in steps), sum(step.records_in for step in steps))

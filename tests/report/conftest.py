@@ -1,25 +1,13 @@
-"""One browser for all tests of this room, and a dataset whose data tries to be a script."""
+"""A dataset whose data tries to be a script."""
 
 import json
 
 import pytest
-from gristmill_testing.browser import Browser, find_chromium
 from gristmill_testing.reports import EVIL
 from gristmill_testing.small_tokenizers import trained
 
 import gristmill as gm
 from gristmill import steps
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory):
-    """A real browser without a window."""
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium is installed: apt-get install chromium")
-    browser = Browser(program, tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """What two datasets differ in: against changes that are known because the test made them."""
 
 import json
+import random
 
 import pytest
 from gristmill_testing.small_tokenizers import trained
@@ -9,7 +10,7 @@ import gristmill as gm
 from gristmill import steps
 from gristmill.cli.main import main
 from gristmill.core.errors import DamagedDatasetError
-from gristmill.report.comparing.differences import find_differences
+from gristmill.report.differences import find_differences
 from gristmill.shards.dataset import open_dataset
 
 
@@ -57,6 +58,44 @@ def test_more_and_fewer_documents(tmp_path):
 
 def keep_some(record):
     return int(record["text"][-1]) % 2 == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("packs", [False, True])
+def test_edits_of_other_lengths_change_no_other_document(tmp_path, seed, packs):
+    """Lines that move in their file are the same documents, duplicates too."""
+    rng = random.Random(seed)
+    texts = [f"text {n if n % 50 else 'again'} " * rng.randint(1, 5) for n in range(400)]
+    edited, removed, added = (sorted(places) for places in chunk_evenly(rng.sample(range(1, 399, 2), 9), 3))
+    lines = [[f"edited {n} {text}"] if n in edited else [text] for n, text in enumerate(texts)]
+    for place in removed:
+        lines[place] = []
+    for place in added:
+        lines[place].append(f"new {place}")
+    texts_b = [text for place in lines for text in place]
+    chain = []
+    if packs:
+        trained(tmp_path / "t")
+        chain = [steps.Tokenize(tokenizer=str(tmp_path / "t")), steps.Pack(row_length=64)]
+    a, b = build(tmp_path, "a", texts, *chain), build(tmp_path, "b", texts_b, *chain)
+    [lane] = find_differences(a, b).lanes
+    if packs:  # rows have another order: not every edited document is recognised as one
+        assert lane.only_in_a == lane.only_in_b == 6 - lane.changed
+    else:
+        assert (lane.only_in_a, lane.only_in_b, lane.changed) == (3, 3, 3)
+
+
+def test_positions_that_moved_name_other_documents(tmp_path):
+    texts = [f"line {n:03d} of a file" for n in range(40)]
+    edited = [*texts[1:30], *(text.replace("file", "FILE") for text in texts[30:])]
+    [lane] = find_differences(build(tmp_path, "a", texts), build(tmp_path, "b", edited), max_records=10).lanes
+    assert (lane.only_in_a, lane.only_in_b, lane.changed) == (1, 0, 10)
+    assert [record.b for record in lane.records] == edited[29:]
+    assert [record.a for record in lane.records] == texts[30:]
+
+
+def chunk_evenly(values, num_chunks):
+    return [values[first::num_chunks] for first in range(num_chunks)]
 
 
 def test_tokens_and_order(tmp_path):

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from gristmill_testing.reports import EVIL
+from gristmill_testing.small_tokenizers import trained
 
 import gristmill as gm
 from gristmill import steps
-from gristmill.core.quantities import format_bytes
 from gristmill.report import page
-from gristmill.report.model import JobTimes, RunTimes, WorkerTimes
-from gristmill.report.record_sections import make_times
-from gristmill.report.write import load_report, write_report
+from gristmill.report.write import write_report
 from gristmill.shards.dataset import open_dataset
 
 CSS = (Path(page.__file__).parent / "assets/report.css").read_text()
@@ -52,67 +50,6 @@ def test_all_charts_have_shapes_a_title_and_a_table(shown):
         assert chart["shapes"], chart
         assert chart["rows"], chart
         assert chart["unit"], chart
-
-
-def test_the_numbers_are_those_of_the_books(shown, web):
-    manifest = open_dataset(web).manifest
-    cards = dict(
-        shown.run(
-            "[...document.querySelectorAll('.cards > div')].map(d => [...d.children].map(c => c.firstChild.data))"
-        )
-    )
-    books = manifest.books
-    assert cards["records in"] == f"{sum(accounts[0].records_in for accounts in books.values()):,}"
-    assert cards["records out"] == f"{sum(accounts[-1].records_out for accounts in books.values()):,}"
-    assert cards["dropped"] == f"{sum(a.dropped.total() for accounts in books.values() for a in accounts):,}"
-    assert cards["books"] == "balance"
-    lines = shown.run(
-        "[...document.querySelectorAll('#books tbody tr')].map(r => [...r.cells].slice(0, 7).map(c => c.textContent))"
-    )
-    assert lines == [
-        [source, account.step, *(
-            f"{n:,}" for n in (
-                account.records_in, account.created, account.records_out,
-                account.dropped.total(), account.quarantined.total(),
-            )
-        )]
-        for source in sorted(books) for account in books[source]
-    ]  # fmt: skip
-    total = shown.run(
-        "[...document.querySelector('#funnel figure').querySelectorAll('tbody tr')].map(r => r.cells[2].textContent)"
-    )
-    assert total == [f"{sum(a.records_out for a in accounts):,}" for accounts in zip(*books.values(), strict=True)]
-    rules = shown.run(
-        "[...document.querySelectorAll('#rules tbody tr')].map(r => [...r.cells].slice(0, 4).map(c => c.textContent))"
-    )
-    assert sum(int(count.replace(",", "")) for _, _, kind, count in rules if kind == "dropped") == sum(
-        account.dropped.total() for accounts in books.values() for account in accounts
-    )
-
-
-def test_funnels_begin_with_bytes_and_end_with_tokens(web, mixed_rows):
-    for folder, ending in ((web, " of it left."), (mixed_rows, " tokens.")):
-        report = load_report(folder)
-        for name, source in report.sources.items():
-            text = sum(step.text_bytes for step in report.funnel[name][:1])
-            words = f"{format_bytes(source.input_bytes)} of files, {format_bytes(text)} of text, "
-            rest = (folder / "report.html").read_text().partition(words)[2].partition("<")[0]
-            assert rest.endswith(ending), (name, rest)
-            assert (f"{source.tokens:,} tokens" in rest) == bool(source.tokens)
-
-
-def test_samples_say_why(shown, web):
-    report = load_report(web)
-    reasons = {(sample.step, sample.reason) for sample in report.samples.dropped}
-    assert ("length", "too_short") in reasons
-    assert {step for step, _ in reasons} == {"length", "gopher_quality"}
-    text = shown.run("document.getElementById('panel-dropped').textContent")
-    assert "too_short 5 (limit 20)" in text
-    assert shown.run("document.querySelectorAll('#panel-changed ins, #panel-changed del').length") > 0
-    assert len(report.samples.quarantined) == 2
-    assert shown.run("document.getElementById('holds').textContent").startswith(
-        f"This page holds {report.samples.num_records} records"
-    )
 
 
 def test_the_keyboard_is_enough(shown):
@@ -205,59 +142,24 @@ def test_a_page_stays_small(web, tmp_path):
     assert report.samples.num_records > 100
 
 
-def make_worker(number, node, peak_bytes, cpu_seconds=1.0):
-    return WorkerTimes(
-        name=f"actor {number}",
-        tasks=2,
-        cpu_seconds=cpu_seconds,
-        peak_bytes=peak_bytes,
-        node=node * 56,
-        host=f"host-{node}",
-    )
-
-
-def test_time_and_memory_by_node():
-    first = [make_worker(1, "a", 10_000_000), make_worker(2, "a", 20_000_000), make_worker(3, "b", 0, 0.0)]
-    second = [make_worker(1, "a", 25_000_000, 0.5)]
-    jobs = [
-        JobTimes(name=name, seconds=1.0, tasks=6, deaths=0, records=0, bytes=0, workers=workers)
-        for name, workers in (("stage 1", first), ("stage 2", second))
-    ]
-    shown = make_times(RunTimes(finished="", seconds=2.0, backend="ray", jobs=jobs))
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", re.sub(r"<th scope=.row.>(.*?)</th>", r"<td>\1</td>", shown))
-    by_node = [cells[at : at + 4] for at, cell in enumerate(cells) if cell.startswith("host-")]
-    assert by_node == [
-        ["host-a (aaaaaaaa)", "30.0 MB", "2.50", "6"],
-        ["host-b (bbbbbbbb)", "not measured", "0.00", "2"],
-    ]
-    by_worker = [cells[at : at + 4] for at, cell in enumerate(cells) if cell.startswith("actor ")]
-    assert by_worker[0] == ["actor 1, node aaaaaaaa", "25.0 MB", "1.50", "4"]
-    assert len(by_worker) == 3
-
-
-def test_a_page_lists_the_largest_of_many_workers():
-    workers = [make_worker(number, "a", number << 20) for number in range(1, 2001)]
-    job = JobTimes(name="stage 1", seconds=1.0, tasks=6, deaths=0, records=0, bytes=0, workers=workers)
-    shown = make_times(RunTimes(finished="", seconds=2.0, backend="ray", jobs=[job]))
-    assert "The 64 with most memory of 2,000" in shown
-    assert "actor 1937, " in shown
-    assert "actor 1936, " not in shown
-    assert len(shown) < 100_000
-
-
-def test_no_records_if_none_are_wanted(web, tmp_path):
-    shutil.copytree(web, tmp_path / "out")
-    dataset = open_dataset(tmp_path / "out")
-    report = write_report(dataset.folder, dataset.manifest, "test", samples=0)
-    assert report.samples.num_records == 0
-    content = (tmp_path / "out/report.html").read_text() + (tmp_path / "out/report.json").read_text()
-    assert "Document 1" not in content
-    assert "words and more words" not in content
-    assert dataset.verify()
-
-
 def test_json_in_the_page_is_json_on_the_disk(web):
     report = json.loads((web / "report.json").read_text())
-    assert report["report_version"] == 2
+    assert report["report_version"] == 3
     assert report["page"]["bytes"] == (web / "report.html").stat().st_size
     assert report["run"]["jobs"][0]["workers"][0]["peak_bytes"] > 1 << 20
+
+
+def test_text_that_steps_after_tokenize_remove_is_not_called_left(tmp_path):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"text number {n} " * 9}) + "\n" for n in range(90)))
+    trained(tmp_path / "tokenizer")
+    for name, step, words in (
+        ("cut", [steps.Limit(max_records=4)], " of it up to tokenize, 4 records left, "),
+        ("whole", [], " of it left, "),
+    ):
+        recipe = gm.Recipe(
+            sources={"web": steps.Read(read=str(tmp_path / "in.jsonl"))},
+            steps=[steps.Tokenize(tokenizer=str(tmp_path / "tokenizer")), *step, steps.Pack(row_length=64)],
+            output=str(tmp_path / name),
+        )
+        gm.run(recipe, backend="serial", progress=False)
+        assert words in (tmp_path / name / "report.html").read_text()

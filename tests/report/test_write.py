@@ -1,6 +1,9 @@
 """When reports are written, what they hold, and that they are the same for the same dataset."""
 
+import base64
+import io
 import json
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,12 +12,13 @@ import numpy as np
 import pytest
 from gristmill_testing.reports import read_without_times
 from gristmill_testing.small_tokenizers import trained
+from PIL import Image
 
 import gristmill as gm
 from gristmill import steps
 from gristmill.cli.main import main
 from gristmill.core.errors import UsageError
-from gristmill.report.charts import make_bins
+from gristmill.core.quantities import format_share
 from gristmill.report.model import Report, make_schema
 from gristmill.report.write import load_report
 from gristmill.shards.dataset import open_dataset
@@ -94,6 +98,63 @@ def test_lengths_and_languages_of_documents_in_several_rows(tmp_path):
     assert sum(entry.amount for entry in packed.languages) == packed.totals.tokens
 
 
+def test_shares_of_sources_are_those_of_training(tmp_path):
+    for name, count in (("web", 300), ("books", 60)):
+        lines = "".join(json.dumps({"text": f"{name} {n}"}) + "\n" for n in range(count))
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    recipe = gm.Recipe(
+        sources={name: steps.Read(read=str(tmp_path / f"{name}.jsonl")) for name in ("web", "books")},
+        steps=[
+            steps.Split(validation=0.2),
+            steps.Mix(weights={"web": 0.6, "books": 0.4}, size=60, by="documents"),
+            steps.Write(format="arrow"),
+        ],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    report = load_report(tmp_path / "out")
+    assert report.splits["validation"].rows
+    assert {name: (source.share, source.wanted_share) for name, source in report.sources.items()} == {
+        "web": (0.6, 0.6),
+        "books": (0.4, 0.4),
+    }
+    page = (tmp_path / "out/report.html").read_text()
+    assert "60.0%  (wanted 60.0%)" in page
+    assert "share of rows of train" in page
+
+
+def test_numbers_of_chats(tmp_path):
+    data, tokenizer = tmp_path / "chats.jsonl", tmp_path / "tokenizer"
+    said = [("user", "assistant")[n % 2] for n in range(6)]
+    chats = [[{"role": role, "content": f"number {n} " * 2} for role in said] for n in range(40)]
+    data.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in [*chats, []]))
+    trained(tokenizer, specials=("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    recipe = gm.Recipe(
+        sources={"chats": steps.Read(read=str(data))},
+        steps=[
+            steps.Render(template="chatml", tokenizer=str(tokenizer), max_tokens=120),
+            steps.Tokenize(tokenizer=str(tokenizer)),
+            steps.Pack(row_length=128),
+        ],
+        output=str(tmp_path / "out"),
+    )
+    result = gm.run(recipe, backend="serial", progress=False)
+    counts = sum((account.counters for account in result.books["chats"]), Counter())
+    assert counts["shortened_tokens"]
+    report = load_report(tmp_path / "out")
+    left_out = counts["shortened_tokens"] + counts["truncated_tokens"] + counts["dropped_tokens"]
+    assert report.packing["chats"].left_out_tokens == left_out
+    page = (tmp_path / "out/report.html").read_text()
+    assert f">{left_out:,}<" in page
+    totals = report.totals
+    came = totals.records_in + totals.records_created
+    assert f"{format_share(totals.records_out, came)} of {came:,}" in page
+    for account in result.books["chats"]:
+        for reason, count in (account.dropped + account.quarantined).items():
+            share = format_share(count, account.records_in + account.created)
+            assert f"{count:,}  ({share})" in page, reason
+
+
 def test_a_report_that_is_missing_is_made_by_the_next_run(tmp_path):
     gm.run(make_recipe(tmp_path), backend="serial", progress=False)
     times = load_report(tmp_path / "out").run
@@ -159,9 +220,38 @@ def test_wrong_settings(tmp_path, report):
         make_recipe(tmp_path, report=report)
 
 
-def test_bins_hold_every_value():
-    for smallest, largest in ((0, 0), (1, 1), (3, 4), (0, 10**9), (7, 7000)):
-        bins = make_bins([smallest, largest])
-        assert bins[0][0] <= max(1, smallest)
-        assert bins[-1][1] > largest
-        assert all(low < high for low, high in bins)
+def test_images_are_pictures(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        Image.new("RGB", (400, 200), (number, 90, 0)).save(tmp_path / f"photos/{number}.png")
+    for kind in ("arrow", "parquet", "webdataset"):
+        recipe = gm.Recipe(
+            sources={"photos": steps.Read(read=str(tmp_path / "photos"))},
+            steps=[steps.Write(format=kind)],
+            output=str(tmp_path / kind),
+        )
+        gm.run(recipe, backend="serial", progress=False)
+        [picture] = load_report(tmp_path / kind).samples.kept[0].pictures
+        head, _, content = picture.partition(",")
+        assert head == "data:image/jpeg;base64"
+        assert Image.open(io.BytesIO(base64.b64decode(content))).size == (160, 80)
+        assert f'src="{picture}"' in (tmp_path / kind / "report.html").read_text()
+
+
+def test_a_mix_by_documents_is_not_compared_with_shares_of_tokens(tmp_path):
+    for name, text in (("long", "one two three four five six seven eight "), ("short", "one ")):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{text}{n}"}) + "\n" for n in range(40)))
+    trained(tmp_path / "tokenizer")
+    recipe = gm.Recipe(
+        sources={name: steps.Read(read=str(tmp_path / f"{name}.jsonl")) for name in ("long", "short")},
+        steps=[
+            steps.Mix(weights={"long": 0.5, "short": 0.5}, size=20, by="documents"),
+            steps.Tokenize(tokenizer=str(tmp_path / "tokenizer")),
+            steps.Pack(row_length=32),
+        ],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    sources = load_report(tmp_path / "out").sources
+    assert sources["long"].share > 0.6
+    assert sources["long"].wanted_share is None

@@ -5,12 +5,12 @@ import pytest
 
 from gristmill.core.books import Account
 from gristmill.core.records import make_origins
-from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
+from gristmill.shards.canonical import origins_block, origins_footer, origins_header
+from gristmill.shards.derived_files import make_derived_files
 from gristmill.shards.formats.shard_format import open_encoder, write_shard
-from gristmill.shards.manifests.manifest import Manifest
-from gristmill.shards.manifests.manifest_file import dump_manifest
-from gristmill.shards.manifests.stored_files import InputFile, Quarantine, Schema, Shard, StoredFile, file_key
-from gristmill.shards.report import make_derived_files
+from gristmill.shards.manifest import Manifest
+from gristmill.shards.manifest_file import dump_manifest
+from gristmill.shards.stored_files import InputFile, Quarantine, Schema, Shard, StoredFile, file_key
 from gristmill.steps.write import Write
 from gristmill.storage.commit import PendingFile, write_file
 

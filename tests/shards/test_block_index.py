@@ -12,15 +12,13 @@ from gristmill_testing.token_datasets import write_tokens
 
 import gristmill as gm
 from gristmill.core.errors import DamagedDatasetError
-from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.block_index import BLOCKS_SCHEMA, decode_costs, encode_costs
-from gristmill.shards.lane_blocks import read_blocks, read_costs
-from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
-from gristmill.shards.manifests.stored_files import MANIFEST
+from gristmill.shards.block_index import BLOCKS_SCHEMA, decode_costs, encode_costs, read_blocks, read_costs
+from gristmill.shards.canonical import STREAM_END, stream_block, stream_header
+from gristmill.shards.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.stored_files import MANIFEST
 from gristmill.shards.verify import verify
 from gristmill.steps import Pack, Read, Split, Tokenize, Write
-from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.user_cache.local_copies import choose_copies_folder
+from gristmill.storage.files import compute_file_checksum
 
 DOCUMENTS = [
     Write(format="arrow"),
@@ -29,13 +27,6 @@ DOCUMENTS = [
     Write(format="webdataset"),
 ]
 CELLS = 3
-
-
-@pytest.fixture(autouse=True)
-def copies(tmp_path):
-    choose_copies_folder(tmp_path / "copies")
-    yield tmp_path / "copies"
-    choose_copies_folder(None)
 
 
 @pytest.fixture(scope="module")
@@ -127,65 +118,6 @@ def test_a_mix_has_an_index(tmp_path, interleave):
     ]
     assert costs == costs_of(tmp_path / "out", "train")
     assert verify(tmp_path / "out")
-
-
-def test_an_older_dataset_is_indexed_once(tmp_path, copies):
-    shards = [[[1, 2], [3], [4, 4, 4]], [], [[5]]]
-    folder = tmp_path / "out"
-    write_tokens(folder, {("train", "web"): shards})
-    manifest = load_manifest(folder)
-    assert manifest.is_sealed
-    assert manifest.index is msgspec.UNSET
-    lane = check_lane_of_all_but_empty(folder, manifest)
-    assert lane.rows.tolist() == [2, 1, 1]
-    assert read_costs(folder, manifest, "train", "web").tolist() == [4, 1, 9, 1]
-    for shard in manifest.splits["train"]["web"]:
-        (folder / shard.path).rename(folder / f"{shard.path}.away")
-    assert read_blocks(folder, manifest, "train", "web").xxh3.tolist() == lane.xxh3.tolist()  # not read again
-    for shard in manifest.splits["train"]["web"]:
-        (folder / f"{shard.path}.away").rename(folder / shard.path)
-    [kept] = copies.glob("*/lane.arrow")
-    kept.unlink()  # as another process does that needs room
-    assert read_blocks(folder, manifest, "train", "web").xxh3.tolist() == lane.xxh3.tolist()
-    assert not (folder / "index").exists()
-
-
-def test_the_damage_of_an_older_dataset_is_not_taken_down_as_right(tmp_path, copies):
-    folder = tmp_path / "out"
-    write_tokens(folder, {("train", "web"): [[[1, 2], [3]]]})
-    manifest = load_manifest(folder)
-    [shard] = manifest.splits["train"]["web"]
-    content = bytearray((folder / shard.path).read_bytes())
-    content[content.index(np.array([1, 2], dtype=np.uint16).tobytes())] += 4
-    (folder / shard.path).write_bytes(content)
-    with pytest.raises(DamagedDatasetError, match="its checksum differs"):
-        read_blocks(folder, manifest, "train", "web")
-
-
-def check_lane_of_all_but_empty(folder, manifest):
-    lane = read_blocks(folder, manifest, "train", "web")
-    for number, offset, size, checksum in zip(lane.shard, lane.offset, lane.bytes, lane.xxh3, strict=True):
-        content = (folder / manifest.splits["train"]["web"][number].path).read_bytes()
-        assert xxhash.xxh3_64_intdigest(content[offset : offset + size]) == checksum
-    return lane
-
-
-def test_an_update_indexes_shards_whose_receipts_say_nothing(texts, tmp_path):
-    first = make(texts, tmp_path / "out")
-    receipts = tmp_path / "out" / ".gristmill" / "units.jsonl"
-    lines = []
-    for line in receipts.read_text().splitlines():
-        text = msgspec.json.decode(line)
-        for file in text["result"]["split_files"]:
-            file |= {"block_checksums": [], "row_costs": "", "first_block": 0}
-        lines.append(msgspec.json.encode(text).decode())
-    receipts.write_text("\n".join(lines) + "\n")
-    recipe = gm.Recipe(
-        sources={"web": Read(read=f"{texts}/*.jsonl")}, output=str(tmp_path / "out"), mixture={"web": 1.0}
-    )
-    second = gm.run(recipe, backend="serial", progress=False, update=True)
-    assert second.manifest.splits == first.splits
-    assert second.manifest.index == first.index
 
 
 CONTRADICTIONS = {

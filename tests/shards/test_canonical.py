@@ -1,4 +1,7 @@
-"""Equal values give equal bytes, however they lie in memory; and nothing but the memory changes."""
+"""Equal values give equal bytes, however they lie in memory; and nothing but the memory changes.
+
+A stream put together from blocks is the stream that pyarrow would write.
+"""
 
 import datetime as dt
 import decimal
@@ -10,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
+from gristmill.core.records import make_origins
+from gristmill.shards import canonical
 from gristmill.shards.canonical import canonicalize_array, canonicalize_batch, canonicalize_schema
 
 LAW = settings(deadline=None)  # the first example pays for imports
@@ -190,3 +195,42 @@ def test_a_batch_that_is_not_as_planned_is_refused_by_the_column():
         canonicalize_batch(pa.record_batch({"text": pa.array(["a"], pa.large_string())}), schema)
     with pytest.raises(UsageError, match="'n' has type string"):
         canonicalize_batch(pa.record_batch({"text": pa.array(["a"], pa.large_string()), "n": pa.array(["1"])}), schema)
+
+
+def _batch(rows):
+    return pa.record_batch({"origin": make_origins(7, pa.array(range(rows))), "text": ["a"] * rows})
+
+
+def test_the_bytes_are_those_of_a_stream_writer():
+    batches = [_batch(3), _batch(1)]
+    schema = batches[0].schema
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    blocks = b"".join(canonical.stream_block(batch, schema) for batch in batches)
+    assert canonical.stream_header(schema) + blocks + canonical.STREAM_END == sink.getvalue().to_pybytes()
+    assert b"".join(piece for batch in batches for piece in canonical.stream_pieces(batch, schema)) == blocks
+
+
+def test_pieces_are_the_buffers_of_a_batch():
+    batch = _batch(3).slice(1)
+    pieces = canonical.stream_pieces(batch, batch.schema)
+    assert b"".join(pieces) == canonical.stream_block(batch, batch.schema)
+    addresses = {piece.address for piece in pieces if isinstance(piece, pa.Buffer)}
+    assert batch.column("origin").field("position").buffers()[1].address + 8 in addresses
+
+
+def test_no_rows_no_bytes():
+    assert canonical.stream_block(_batch(0), _batch(0).schema) == b""
+    assert canonical.stream_pieces(_batch(0), _batch(0).schema) == []
+    assert canonical.origins_block(_batch(0)) == b""
+
+
+def test_origins_alone(tmp_path):
+    path = tmp_path / "origins.arrow"
+    blocks = b"".join(map(canonical.origins_block, [_batch(2), _batch(0), _batch(3)]))
+    path.write_bytes(canonical.origins_header() + blocks + canonical.origins_footer())
+    read = list(canonical.read_mapped_batches(path))
+    assert [batch.num_rows for batch in read] == [2, 3]
+    assert read[1].column("origin").to_pylist()[2] == {"file": 7, "position": 2, "part": 0}

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.shards.manifests.manifest import dataset_hash
-from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
-from gristmill.shards.manifests.stored_files import Schema
+from gristmill.shards.manifest import dataset_hash
+from gristmill.shards.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.stored_files import Schema
 
 
 @pytest.fixture

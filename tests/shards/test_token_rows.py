@@ -7,9 +7,9 @@ from gristmill_testing.streams import with_manifest
 from gristmill_testing.token_datasets import write_tokens
 
 from gristmill.core.errors import UsageError
-from gristmill.core.sample_batches import documents
+from gristmill.core.records import documents
 from gristmill.shards.canonical import canonicalize_batch, canonicalize_schema
-from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.token_rows import (
     find_row_problem,
     is_masked,

@@ -1,6 +1,7 @@
 """Whatever was changed after the run is found, and the file is named."""
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import pytest
 from gristmill.core.books import Account
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
-from gristmill.shards.report import make_derived_files
+from gristmill.shards.derived_files import make_derived_files
+from gristmill.shards.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.verify import verify
 
 
@@ -152,3 +153,35 @@ def test_origins_of_an_unknown_file(dataset):
     assert {problem.kind for problem in problems} == {"origins"}
     shard = manifest.splits["train"]["books"][0]
     assert [problem.path for problem in problems] == [(shard.origins or shard).path]
+
+
+def test_keys_that_a_manifest_does_not_have_are_damage(dataset):
+    path = dataset / "manifest.json"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"{", b'{"more": 1,', 1))
+    with pytest.raises(DamagedDatasetError, match="more"):
+        verify(dataset)
+    path.write_bytes(content.replace(b'"format"', b'"format": "jsonl", "format"', 1))
+    assert [problem.kind for problem in verify(dataset).problems] == ["edited"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "report.json"])
+@pytest.mark.parametrize("kind", ["pipe", "not UTF-8"])
+def test_what_is_no_readable_file_is_told(dataset, name, kind):
+    path = dataset / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b'{"format_version": 3, "a": "\xff"}')
+    if name == "manifest.json":
+        with pytest.raises(DamagedDatasetError, match=r"manifest\.json"):
+            verify(dataset)
+    else:
+        assert {problem.path for problem in verify(dataset).problems} == {name}
+
+
+def test_damaged_signatures_are_told(dataset):
+    (dataset / "signatures").mkdir()
+    (dataset / "signatures/index.json").write_bytes(b"\xff")
+    assert [problem.path for problem in verify(dataset).problems] == ["signatures/index.json"]

@@ -10,7 +10,7 @@ import pytest
 
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Read, Write
 
@@ -60,7 +60,7 @@ def test_a_million_documents_in_two_gibibytes_a_worker(tmp_path):
     script = """
 import resource, sys
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.run import run_recipe
 from gristmill.steps import Deduplicate, Read, Write
 

@@ -58,10 +58,13 @@ print(json.dumps([result.kind if isinstance(result, gm.Failure) else result for 
 RUN = """
 import sys
 import gristmill as gm
-from gristmill.pipeline.planning import units
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.stage_context import RunOptions
 
-units.UNIT_BYTES, units.MIN_GROUP_BYTES = 4000, 1000  # a task for each file
-gm.run(gm.load_recipe(sys.argv[1]), backend=sys.argv[2], workers=4, progress=False, events="events")
+layout = UnitLayout(unit_bytes=4000, min_group_bytes=1000)  # a task for each file
+options = RunOptions(backend=sys.argv[2], workers=4, progress=False, events=gm.EventLog("events"), layout=layout)
+run_recipe(gm.load_recipe(sys.argv[1]), options)
 """
 
 RESERVE = """

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 from gristmill.order import Permutation
 from gristmill.order.permutation import make_epoch_key
-from gristmill.shards.manifests.manifest_file import load_manifest
-from gristmill.storage.stores import requests
+from gristmill.shards.manifest_file import load_manifest
+from gristmill.storage.stores import retries
 from gristmill.storage.stores.open_store import forget_stores
 from gristmill.stream import Stream
 from gristmill.stream.torch import TorchDataset
@@ -60,9 +60,9 @@ def numbers_of(ids):
 @pytest.mark.parametrize("num_rows", [65_537, 262_145])
 @pytest.mark.parametrize("shuffle", [True, {"blocks": 8}], ids=["rows", "blocks"])
 def test_every_row_once_from_world_7_to_5(s3, tmp_path, monkeypatch, num_rows, shuffle):
-    monkeypatch.setattr("gristmill.storage.user_cache.local_copies._folder", tmp_path / "copies")
-    monkeypatch.setattr(requests, "FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(requests, "LONGEST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("gristmill.storage.user_cache._folder", tmp_path / "copies")
+    monkeypatch.setattr(retries, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.01)
     folder = write_rows(tmp_path / "out", num_rows)
     url = upload(folder, s3, "out")
     total = sum(shard.bytes for _, _, shard in load_manifest(url).shards())
@@ -105,7 +105,7 @@ def test_every_row_once_from_world_7_to_5(s3, tmp_path, monkeypatch, num_rows, s
 
 
 def test_two_jobs_of_eight_ranks_share_a_cache_while_ranks_are_killed(s3, tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.storage.user_cache.local_copies._folder", tmp_path / "copies")
+    monkeypatch.setattr("gristmill.storage.user_cache._folder", tmp_path / "copies")
     folder = write_rows(tmp_path / "out", 20_000)
     url, cache = upload(folder, s3, "out"), tmp_path / "cache"
     total = sum(shard.bytes for _, _, shard in load_manifest(url).shards())

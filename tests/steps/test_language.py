@@ -6,8 +6,7 @@ from gristmill_testing.open_texts import translations
 from gristmill_testing.shared_data import corpus_records
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import RECORD, RECORD_TYPE
-from gristmill.core.sample_batches import documents, texts
+from gristmill.core.records import RECORD, RECORD_TYPE, documents, texts
 from gristmill.steps.language import Language
 
 ENGLISH, GERMAN = "This is a sentence in English.", "Dieser Satz ist auf Deutsch geschrieben."

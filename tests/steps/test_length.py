@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.sample_batches import documents, texts
-from gristmill.core.texts import Texts
+from gristmill.core.records import Texts, documents, texts
 from gristmill.steps import Length
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.sample_batches import documents, texts
+from gristmill.core.records import documents, texts
 from gristmill.steps.toxicity import Toxicity
 
 

@@ -1,9 +1,10 @@
 import fsspec
 import pytest
+import xxhash
 
 from gristmill.core.errors import SourceChangedError
-from gristmill.storage.files import VersionChecks, open_input, read_version
-from gristmill.storage.listing.paths import find_files
+from gristmill.storage.files import VersionChecks, compute_file_checksum, open_input, read_version
+from gristmill.storage.paths import find_files
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -65,3 +66,15 @@ def test_file_urls_are_local(tmp_path):
     with open_input(f"file://{tmp_path}/a", 1) as stream:
         assert stream.read() == b"ata"
     assert read_version(f"file://{tmp_path}/a") == read_version(str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 2**20 - 1, 2**20, 3 * 2**20 + 17])
+def test_the_checksum_is_xxh3_of_the_content(tmp_path, num_bytes):
+    data = (bytes(range(251)) * (num_bytes // 251 + 1))[:num_bytes]
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    assert compute_file_checksum(path) == compute_file_checksum(f"file://{path}") == xxhash.xxh3_64_hexdigest(data)
+
+
+def test_a_checksum_keeps_its_leading_zeros():
+    assert len(xxhash.xxh3_64_hexdigest(b"")) == 16

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from gristmill.core.errors import FolderLockedError, GristmillError
-from gristmill.storage.lock import FolderLock
+from gristmill.core.errors import DamagedDatasetError, FolderLockedError, GristmillError
+from gristmill.storage.lock import LOCK_NAME, FolderLock
 
 
 def test_a_second_taker_is_told_who_holds_the_folder(tmp_path):
@@ -40,3 +40,17 @@ def test_folders_do_not_meet(tmp_path):
     (tmp_path / "a").mkdir()
     with FolderLock(tmp_path), FolderLock(tmp_path / "a"):
         pass
+
+
+@pytest.mark.parametrize("kind", ["hard link", "pipe"])
+def test_what_is_no_file_of_ours_is_not_opened_as_lock(tmp_path, kind):
+    victim, folder = tmp_path / "victim", tmp_path / "out"
+    folder.mkdir()
+    victim.write_text("precious")
+    if kind == "pipe":
+        os.mkfifo(folder / LOCK_NAME)
+    else:
+        (folder / LOCK_NAME).hardlink_to(victim)
+    with pytest.raises(DamagedDatasetError, match=r"hard link|not a regular file"), FolderLock(folder):
+        pass
+    assert victim.read_text() == "precious"

@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.listing.paths import ListedFile, find_files, list_files
+from gristmill.storage.paths import ListedFile, find_files, list_files
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_a_folder_without_permission_is_an_error(tree):
     locked.chmod(0)
     script = (
         "import os, sys\n"
-        "from gristmill.storage.listing.paths import find_files\n"
+        "from gristmill.storage.paths import find_files\n"
         "if os.getuid() == 0: os.setgid(65534), os.setuid(65534)\n"
         "try: find_files(sys.argv[1])\n"
         "except ValueError as error: print(type(error).__name__, error)\n"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.listing.patterns import PathPattern, expand_braces, find_fixed_folder
+from gristmill.storage.patterns import PathPattern, expand_braces, find_fixed_folder
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,9 @@
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.codecs.compression import compress_frame, decompress
-from gristmill.storage.files import open_input, read_version
-from gristmill.storage.listing.paths import find_files
+from gristmill.storage.codecs import compress_frame, decompress
+from gristmill.storage.files import compute_file_checksum, open_input, read_version
+from gristmill.storage.paths import find_files
 
 NAMES = ("web/part-0000.jsonl", "web/part-0001.jsonl", "web/deep/x.jsonl", "web/_tmp/y.jsonl", "books/z.txt")
 
@@ -38,6 +37,20 @@ def relatives(patterns):
 )
 def test_patterns(bucket, pattern, expected):
     assert relatives(f"{bucket.url}/{pattern}") == expected
+
+
+def test_a_name_with_special_characters_is_found_as_it_is(bucket):
+    for name in ("odd/[1].txt", "odd/1.txt", "odd/[2]/x.txt"):
+        bucket.put(name, b"")
+    assert relatives(f"{bucket.url}/odd/[1].txt") == ["[1].txt"]
+    assert relatives(f"{bucket.url}/odd/[2]") == ["x.txt"]
+    assert relatives(f"{bucket.url}/odd/[12].txt") == ["1.txt"]
+
+
+@pytest.mark.parametrize("pattern", ["/web/part-0000.jsonl", "web//*.jsonl"])
+def test_an_empty_name_between_slashes_is_refused(bucket, pattern):
+    with pytest.raises(UsageError, match="an empty name between slashes"):
+        find_files(f"{bucket.url}/{pattern}")
 
 
 @pytest.mark.parametrize(

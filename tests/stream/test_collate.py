@@ -7,8 +7,8 @@ from gristmill_testing.token_datasets import write_tokens
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.stream import Collate, Stream
-from gristmill.stream.batches.collate import MATRICES
-from gristmill.stream.examining.prove import prove
+from gristmill.stream.collate import MATRICES
+from gristmill.stream.examine import prove
 
 FIELDS = (*MATRICES, "cu_seqlens")
 
@@ -225,3 +225,35 @@ def test_rows_without_space_for_alignment_are_refused(tmp_path):
     folder = write_tokens(tmp_path / "out", {("train", "web"): [[[[1, 2, 3], [4, 5, 6, 7, 8]]]]}, row_length=8)
     with pytest.raises(UsageError, match="multiples of 4"):
         Stream(folder, collate=Collate(align=4)).rows(0, 1)
+
+
+def test_flattened_rows_are_those_of_the_collator_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    rows = [[[7, 8, 9], [10, 11]], [[12], [13, 14, 15, 16]], [[17, 18, 19, 20, 21]]]
+    folder = write_tokens(tmp_path / "out", {("train", "web"): [rows]}, row_length=5)
+    fields = ("input_ids", "labels", "position_ids", "cu_seqlens")
+    stream = Stream(folder, shuffle=False, epochs=1, collate=Collate(fields=fields, flatten=True))
+    [batch] = stream.batches(3)
+    features = [{"input_ids": document} for row in rows for document in row]
+    expected = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_tensors="np")(features)
+    assert batch.keys() == expected.keys() - {"attention_mask"}
+    for name, value in batch.items():
+        assert np.array_equal(value, expected[name]), name
+        assert np.shape(value) == np.shape(expected[name])
+    assert batch.row_mask.tolist() == [True] * 3
+
+
+def test_flattened_rows_are_the_same_numbers(tmp_path):
+    rng = np.random.default_rng(6)
+    folder = write_tokens(tmp_path / "out", {("train", "web"): [packed_rows(rng, 9)]}, row_length=ROW_LENGTH)
+    plain, flat = (
+        Stream(folder, seed=1, epochs=1, collate=Collate(fields=FIELDS, learn_first_token=False, flatten=flatten))
+        for flatten in (False, True)
+    )
+    for batch, flattened in zip(plain.batches(4), flat.batches(4), strict=True):
+        for name in MATRICES:
+            assert np.array_equal(batch[name].reshape(1, -1), flattened[name])
+        assert np.array_equal(batch["cu_seqlens"], flattened["cu_seq_lens_q"])
+        assert batch["max_seqlen"] == flattened["max_length_k"]
+    with pytest.raises(UsageError, match="position_ids"):
+        Collate(flatten=True)

@@ -4,9 +4,9 @@ import fsspec
 import pytest
 from click.testing import CliRunner
 
-from gristmill.cli.training.stream import command
+from gristmill.cli.training.stream import stream_command
 from gristmill.stream import Stream
-from gristmill.stream.examining.read_plan import plan_reads
+from gristmill.stream.read_plan import plan_reads
 
 URL = "memory://planned"
 
@@ -14,7 +14,7 @@ URL = "memory://planned"
 @pytest.fixture
 def open_stream(packed, tmp_path, monkeypatch):
     """Opens the dataset in the memory of the process, with a cache of some bytes that is empty."""
-    monkeypatch.setattr("gristmill.storage.user_cache.local_copies._folder", tmp_path / "copies")
+    monkeypatch.setattr("gristmill.storage.user_cache._folder", tmp_path / "copies")
     store = fsspec.filesystem("memory")
     for path in packed.rglob("*"):
         if path.is_file():
@@ -78,7 +78,7 @@ def test_the_command_says_whether_it_is_exact(open_stream, tmp_path):
     total = int(open_stream().reader.table.blocks.bytes.sum())
     for cache_bytes, words in ((total // 10, "fetched: about"), (total, "fetched: ")):
         options = ["--epochs", "1", "--cache-bytes", str(cache_bytes), "--cache", str(tmp_path / "cache")]
-        result = CliRunner().invoke(command, ["plan", URL, *options])
+        result = CliRunner().invoke(stream_command, ["plan", URL, *options])
         assert result.exit_code == 0, result.output
         assert words in result.output
         assert ("at least: " in result.output) == ("about" in words) == ("about" in result.output)

@@ -16,30 +16,31 @@ import click
 
 from gristmill import __version__
 from gristmill.cli.options import json_option
+from gristmill.cli.printing import echo, print_json
 from gristmill.core.quantities import format_bytes, format_count
-from gristmill.engine.machine import resources
+from gristmill.engine import machine
 from gristmill.runtime.kernels import find_cache_folder
 from gristmill.runtime.plugins import list_plugins
 from gristmill.storage.commit import count_free_bytes
-from gristmill.storage.user_cache.plan_cache import find_plan_cache
+from gristmill.storage.remembered_proofs import find_plan_cache
 
 
 @click.command(epilog="Example: gristmill doctor --json")
 @json_option
-def command(*, as_json: bool) -> None:
+def doctor_command(*, as_json: bool) -> None:
     """Show versions, cores, limits, plugins and the caches of this user.
 
     Nothing is changed and nothing is sent.
     """
     facts = collect_facts()
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        print_json(json.dumps(facts, indent=2))
         return
     for title, rows in facts.items():
-        click.echo(title)
+        echo(title)
         width = max(map(len, rows), default=0)
         for name, value in rows.items():
-            click.echo(f"  {name:{width}}  {value}")
+            echo(f"  {name:{width}}  {value}")
 
 
 def collect_facts() -> dict[str, dict[str, Any]]:
@@ -55,14 +56,14 @@ def collect_facts() -> dict[str, dict[str, Any]]:
 
 
 def _describe_machine() -> dict[str, Any]:
-    cpus, cores, quota = len(resources.find_usable_cpus()), resources.count_physical_cores(), resources.read_cpu_quota()
+    cpus, cores, quota = len(machine.find_usable_cpus()), machine.count_physical_cores(), machine.read_cpu_quota()
     return {
         "usable CPUs": cpus,
         "cores": cores,
         "CPU quota": "none" if math.isinf(quota) else f"{quota:g}",
-        "default workers": resources.choose_num_workers(cpus, cores, quota),
-        "memory limit": format_bytes(resources.read_memory_limit()),
-        "memory available": format_bytes(resources.read_memory_available()),
+        "default workers": machine.choose_num_workers(cpus, cores, quota),
+        "memory limit": format_bytes(machine.read_memory_limit()),
+        "memory available": format_bytes(machine.read_memory_available()),
     }
 
 
@@ -84,11 +85,10 @@ def _list_folders() -> dict[str, Any]:
 
 
 def _describe_cache(folder: Path, content: str) -> str:
-    try:
-        sizes = [path.stat().st_size for path in folder.iterdir()]
+    described = f"no {content}s yet"
+    if folder.is_dir():
+        sizes = [path.stat().st_size for path in folder.rglob("*") if path.suffix in (".nbc", ".json")]
         described = f"{format_count(len(sizes), content)}, {format_bytes(sum(sizes))}"
-    except OSError:
-        described = f"no {content}s yet"
     writable = next(path for path in (folder, *folder.parents) if path.exists())
     return f"{folder}: {described}{'' if os.access(writable, os.W_OK) else ', not writable'}"
 

@@ -4,49 +4,57 @@
 Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated. For `diff`, 1 is an answer, and 2 any error.
 """
 
+import _thread
 import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from threading import Timer
-from typing import NoReturn
+from time import sleep
+from types import FrameType
+from typing import NoReturn, TextIO
 
 import click
 
 from gristmill import __version__
-from gristmill.cli.printing import describe_error, format_error
+from gristmill.cli.printing import describe_error, echo, format_error
+from gristmill.core.checks import find_nearest
 from gristmill.core.errors import GristmillError, UsageError
 
 COMMANDS = {
-    "init": ("gristmill.cli.running.init", "Write a starter recipe, with sample data to run it on."),
+    "init": ("gristmill.cli.running.first_steps", "Write a starter recipe, with sample data to run it on."),
     "plan": ("gristmill.cli.running.plan", "Check a recipe and show what a run would do."),
     "run": ("gristmill.cli.running.run", "Run a recipe, or resume an interrupted run."),
-    "bench": ("gristmill.cli.running.bench", "Measure a recipe with several settings, and recommend one."),
+    "bench": ("gristmill.cli.running.try_settings", "Measure a recipe with several settings, and recommend one."),
     "dedup": ("gristmill.cli.running.dedup", "Remove duplicates from documents."),
     "status": ("gristmill.cli.running.status", "Show what a run is doing, from any machine that sees its output."),
     "inspect": ("gristmill.cli.datasets.inspect", "Show what a dataset holds."),
-    "report": ("gristmill.cli.datasets.report", "Write the report of a dataset, as a page and as JSON."),
-    "view": ("gristmill.cli.datasets.view", "Browse datasets and raw files in a local web page."),
-    "diff": ("gristmill.cli.datasets.diff", "Compare two datasets: shards, records, tokens, recipes."),
-    "verify": ("gristmill.cli.datasets.verify", "Check every file of a dataset against its manifest."),
-    "trace": ("gristmill.cli.datasets.trace", "Follow a record back to its input file."),
+    "report": ("gristmill.cli.datasets.inspect", "Write the report of a dataset, as a page and as JSON."),
+    "view": ("gristmill.cli.datasets.browse", "Browse datasets and raw files in a local web page."),
+    "diff": ("gristmill.cli.datasets.browse", "Compare two datasets: shards, records, tokens, recipes."),
+    "verify": ("gristmill.cli.datasets.inspect", "Check every file of a dataset against its manifest."),
+    "trace": ("gristmill.cli.datasets.explain", "Follow a record back to its input file."),
     "tune": ("gristmill.cli.datasets.tune", "Show what other thresholds of a dataset's filters would keep."),
     "explain": ("gristmill.cli.datasets.explain", "Show what a recipe does with one record, and why."),
     "tokenizer": ("gristmill.cli.training.tokenizer", "Train a tokenizer, or check one."),
-    "classifier": ("gristmill.cli.training.classifier", "Train a classifier of documents from two files of examples."),
+    "classifier": ("gristmill.cli.training.tokenizer", "Train a classifier of documents from two files of examples."),
     "template": ("gristmill.cli.training.template", "Check a chat template on your chats."),
     "export": ("gristmill.cli.datasets.export", "Export a dataset to Megatron, nanoGPT, NumPy and other formats."),
-    "mix": ("gristmill.cli.datasets.mix", "Mix datasets in given proportions into one."),
+    "mix": ("gristmill.cli.datasets.export", "Mix datasets in given proportions into one."),
     "stream": ("gristmill.cli.training.stream", "Measure, prove and trace how a dataset streams into training."),
     "doctor": ("gristmill.cli.doctor", "Show versions, cores, limits and caches, for bug reports."),
-    "clean": ("gristmill.cli.running.clean", "Remove the temporary files of an interrupted run."),
-    "demo": ("gristmill.cli.running.demo", "Turn Python's standard library into packed rows of tokens."),
+    "clean": ("gristmill.cli.running.status", "Remove the temporary files of an interrupted run."),
+    "demo": ("gristmill.cli.running.first_steps", "Turn Python's standard library into packed rows of tokens."),
 }
 
 _QUIET_SECONDS = 0.3
+_LOCAL_FILES = ("gristmill.storage.lock", "gristmill.storage.parallel_files")
+"""Modules whose `__enter__` and `__exit__` are too short to be waited for, and leave files behind when they are cut."""
+_STOP_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SEND_AGAIN_SECONDS = 0.01
 _PLAN_CACHE = "GRISTMILL_PLAN_CACHE"
 """An environment variable: another folder for what plans remember, or `off`."""
@@ -63,8 +71,11 @@ class CommandTable(click.Group):
             return None
         module, summary = COMMANDS[cmd_name]
         with _show_loading(shows=not ctx.resilient_parsing):  # not while a shell completes a word
-            command: click.Command = import_module(module).command
-            _apply_plan_cache(os.environ.get(_PLAN_CACHE, ""))
+            command: click.Command = getattr(import_module(module), f"{cmd_name}_command")
+            if setting := os.environ.get(_PLAN_CACHE):
+                from gristmill.storage.remembered_proofs import choose_plan_cache  # noqa: PLC0415  (not for --help)
+
+                choose_plan_cache(None if setting == "off" else setting)
         command.short_help = summary
         return command
 
@@ -73,19 +84,14 @@ class CommandTable(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            raise UsageError(f"there is no command {name!r}", help=_make_suggestion(name), command=name)
+            nearest = find_nearest(name, COMMANDS)
+            hint = f"did you mean {nearest!r}?" if nearest else "run 'gristmill --help' for the list of commands"
+            raise UsageError(f"there is no command {name!r}", help=hint, command=name)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
-
-
-def _apply_plan_cache(setting: str) -> None:
-    if setting:
-        from gristmill.storage.user_cache.plan_cache import choose_plan_cache  # noqa: PLC0415  (not for --help)
-
-        choose_plan_cache(None if setting == "off" else setting)
 
 
 @click.command(
@@ -117,47 +123,70 @@ def _show_loading(*, shows: bool) -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
-    # The default action would end this process immediately: no `finally` would run, and workers would be left behind.
-    signal.signal(signal.SIGTERM, _terminate)
-    usual_hook, sys.unraisablehook = sys.unraisablehook, _send_again
+    stops = _Stops()
+    usual_hook, sys.unraisablehook = sys.unraisablehook, stops.send_dropped_again
+    handlers = {number: signal.getsignal(number) for number in _STOP_WORDS}
     try:
-        sys.exit(_exit_code(arguments))
+        try:
+            for number, handler in handlers.items():
+                # The default action would end this process immediately: no `finally` would run, and workers would be
+                # left behind. What is ignored stays so: Ctrl-C in the background of a script.
+                if handler not in (signal.SIG_IGN, None):
+                    signal.signal(number, stops.handle)
+            stops.exit_code = _exit_code(arguments, stops)
+        except Stopped:  # before or after the command: while its error was printed
+            stops.report()
+        sys.exit(stops.exit_code)
     finally:
+        for number, handler in handlers.items():
+            if handler is not None:  # set by other than Python code
+                signal.signal(number, handler)
         sys.unraisablehook = usual_hook
 
 
-def _exit_code(arguments: Sequence[str] | None) -> int:
+def _exit_code(arguments: Sequence[str] | None, stops: "_Stops") -> int:
     words = sys.argv[1:] if arguments is None else arguments
     # Decided before click parses the words: its usage errors are reported as JSON, too.
-    report = _report_as_json if "--json" in words else _report
+    stdout = _reserve_stdout() if "--json" in words and arguments is None else sys.stdout
+    report = partial(_report_as_json, stdout) if "--json" in words else _report
     failed = 2 if words[:1] == ["diff"] else 1
     try:
-        return command_line.main(arguments, prog_name="gristmill", standalone_mode=False) or 0
+        try:
+            return command_line.main(arguments, prog_name="gristmill", standalone_mode=False, obj=stdout) or 0
+        except BaseException:
+            # What the signal's exception may have become: click's Abort, an ImportError of numpy, a failed task.
+            if stops.number is None:
+                raise
+            return stops.report()
     except GristmillError as error:
         return report(error, 2 if isinstance(error, UsageError) else failed)
     except (click.Abort, KeyboardInterrupt):  # the first is click's form of the second
-        click.echo("interrupted", err=True)
-        return 128 + signal.SIGINT
+        stops.number = signal.SIGINT
+        return stops.report()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
     except click.ClickException as error:
         return report(error, error.exit_code)
     except BrokenPipeError:  # `gristmill inspect out | head`: the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
         return failed
     except OSError as error:
         return report(error, failed)
     except MemoryError as error:
         return report(click.ClickException(f"out of memory: {error}"), failed)
-    except _Terminated:
-        click.echo("terminated", err=True)
-        return 128 + signal.SIGTERM
-    except RuntimeError as error:  # Python wraps what a signal raises while a class is made in an import
-        if not isinstance(error.__cause__, KeyboardInterrupt | _Terminated):
-            raise
-        click.echo("interrupted", err=True)
-        return 128 + signal.SIGINT
+
+
+def _reserve_stdout() -> TextIO:
+    """Return standard output for JSON, and let everything else that writes there write to standard error.
+
+    Workers, functions of the user, native libraries and threads of Ray print, too, until the end of the process.
+    """
+    if sys.stdout is None or sys.stderr is None:
+        return sys.stdout
+    copy = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return copy
 
 
 def _report(error: Exception, exit_code: int) -> int:
@@ -167,32 +196,75 @@ def _report(error: Exception, exit_code: int) -> int:
     return exit_code
 
 
-def _report_as_json(error: Exception, exit_code: int) -> int:
+def _report_as_json(stdout: TextIO, error: Exception, exit_code: int) -> int:
     """Report an error on standard output, for the script, and also as text on standard error."""
-    click.echo(json.dumps(describe_error(error, exit_code), indent=2))
+    click.echo(json.dumps(describe_error(error, exit_code), indent=2), file=stdout)
     return _report(error, exit_code)
 
 
-class _Terminated(SystemExit):
-    """SIGTERM arrived. It is a SystemExit, so that library code does not catch it."""
+class Stopped(KeyboardInterrupt):
+    """SIGINT or SIGTERM arrived.
+
+    Not KeyboardInterrupt itself: Python notes each of those that passes an `exec`, and would end by the signal.
+    """
 
 
-def _terminate(*_: object) -> NoReturn:
-    raise _Terminated(128 + signal.SIGTERM)
+class _Stops:
+    """The signals that stop a command: each raises `Stopped` once, at a moment where Python does not drop it."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        """The signal that arrived last."""
+        self.exit_code: int | None = None
+        """How this process ends, once the command is done."""
+        self._is_sent_again = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Raise `Stopped`; inside of an import, or while a local file is locked or removed, after it.
+
+        What is raised in an import is dropped in callbacks, turned into other errors by extension modules, and leaves
+        modules behind that are half made; in a lock's `__exit__` it leaves the lock. A second signal does not wait.
+        """
+        if self.exit_code is not None:
+            os._exit(self.exit_code)
+        is_first = self.number is None or self._is_sent_again
+        self.number, self._is_sent_again = number, False
+        if not (is_first and _is_half_done(frame)):
+            raise Stopped
+        self._send_again()
+
+    def send_dropped_again(self, dropped: "sys.UnraisableHookArgs") -> None:
+        """Send a signal again whose exception Python has dropped, as it does in callbacks."""
+        if issubclass(dropped.exc_type, Stopped):
+            self._send_again()
+        else:
+            sys.__unraisablehook__(dropped)
+
+    def report(self) -> int:
+        """Say which signal has stopped the command, and return its exit code."""
+        assert self.number is not None
+        self.exit_code = 128 + self.number
+        echo(_STOP_WORDS[signal.Signals(self.number)], err=True)
+        return self.exit_code
+
+    def _send_again(self) -> None:
+        # Not from here: the handler would find the same callback or import. And not by a `Timer`: its locks are not
+        # reentrant, and the signal may have arrived inside of them.
+        _thread.start_new_thread(self._send_soon, ())
+
+    def _send_soon(self) -> None:
+        sleep(_SEND_AGAIN_SECONDS)
+        self._is_sent_again = True
+        assert self.number is not None
+        os.kill(os.getpid(), self.number)
 
 
-def _send_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Send a signal again whose exception Python has dropped, as it does in callbacks of an import."""
-    for error, number in ((KeyboardInterrupt, signal.SIGINT), (_Terminated, signal.SIGTERM)):
-        if issubclass(lost.exc_type, error):
-            # Not from here: the handler would run in this function, and Python would drop its exception, too.
-            Timer(_SEND_AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
-            return
-    sys.__unraisablehook__(lost)
-
-
-def _make_suggestion(name: str) -> str:
-    from gristmill.core.names import find_nearest  # noqa: PLC0415  (only a mistyped name needs it)
-
-    nearest = find_nearest(name, COMMANDS)
-    return f"did you mean {nearest!r}?" if nearest else "run 'gristmill --help' for the list of commands"
+def _is_half_done(frame: FrameType | None) -> bool:
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib"):
+            return True
+        if code.co_name in ("__enter__", "__exit__") and frame.f_globals["__name__"] in _LOCAL_FILES:
+            return True
+        frame = frame.f_back
+    return False

@@ -6,9 +6,8 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from gristmill.core.checks import find_nearest, parse_byte_size
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
-from gristmill.core.numbers import parse_byte_size
 from gristmill.engine.parallel_run import BACKENDS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,9 +40,29 @@ class Size(click.ParamType[int]):
         return size
 
 
+class Duration(click.ParamType[float]):
+    """A time with a unit: 90s, 15m, 1h. Without a unit it is in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse a time: `15m` is 900 seconds."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", str(value))
+        if match is None:
+            self.fail(f"{value!r} is not a time: write 90s, 15m or 1h", param, ctx)
+        return float(match[1]) * {"m": 60, "h": 3600}.get(match[2], 1)
+
+
 def backend_option(default: str, help: str) -> Callable[[F], F]:
     """Add the option `--backend`."""
     return click.option("--backend", type=Choice(BACKENDS), default=default, show_default=True, help=help)
+
+
+def workers_option(function: F) -> F:
+    """Add the option `--workers`."""
+    return click.option(
+        "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
+    )(function)
 
 
 def ray_option(function: F) -> F:
@@ -62,7 +81,7 @@ def recipe_argument(function: F) -> F:
         metavar="KEY=VALUE",
         help="Change the recipe for this run: --set seed=3, --set steps.0.length.min_chars=50. May be repeated.",
     )(function)
-    return click.argument("recipe", type=click.Path())(function)
+    return click.argument("recipe", type=click.Path(allow_dash=True))(function)
 
 
 def limit_option(function: F) -> F:

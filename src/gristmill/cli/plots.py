@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from gristmill.core.quantities import format_count
-from gristmill.report.charts import NUM_COLORS, Bar, draw_bars, draw_pie
-from gristmill.report.pictures import Chart, check_picture, write_picture
+from gristmill.report.charts import NUM_COLORS, Bar, Chart, check_picture, draw_bars, draw_pie, write_picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gristmill.pipeline.jobs.mix import Share
-    from gristmill.stream.where import RowOrigins
-    from gristmill.text.tokenizers import TokenizerReport
+    from gristmill.pipeline.jobs.mix_datasets import Share
+    from gristmill.stream.rows.row_details import RowOrigins
+    from gristmill.text.tokenizers.check_tokenizer import TokenizerReport
 
 F = TypeVar("F", bound=Callable[..., None])
 

@@ -1,4 +1,4 @@
-"""Errors on the command line: what happened, where, and what to do; and values of the user's data in one line."""
+"""Errors on the command line: what happened, where, and what to do; JSON; and values of the user's data in one line."""
 
 import errno
 import json
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
+from gristmill.core.checks import escape_controls
 from gristmill.core.errors import GristmillError, RemoteError, SetupError, WorkerDiedError
 
 _RESUME = "then run the same command again; finished work is kept"
@@ -49,6 +50,16 @@ def describe_error(error: Exception, exit_code: int) -> dict[str, object]:
     message, advice = _split_error(error)
     facts = {"type": type(error).__name__, "message": message, "help": advice, "notes": list(_list_notes(error))}
     return {"error": facts, "exit_code": exit_code}
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text. What controls the terminal is escaped: names of files and data may come from anyone."""
+    click.echo(escape_controls(str(text)), err=err, nl=nl)
+
+
+def print_json(text: str | bytes) -> None:
+    """Print the one object of `--json` to the standard output that the command began with."""
+    click.echo(text, file=click.get_current_context().find_root().obj)
 
 
 def _shorten(line: str) -> str:
@@ -98,7 +109,7 @@ def format_short_number(value: float | str | None) -> str:
     return visible_text if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def again(
+def format_command(
     command: str,
     recipe: str,
     overrides: Sequence[str] = (),
@@ -107,7 +118,7 @@ def again(
 ) -> str:
     """Format a command on a recipe, quoted for the shell; options without a value are left out.
 
-    >>> again("run", "my recipe.yaml", ["seed=3"], 10, {"--backend": "ray", "--work": None})
+    >>> format_command("run", "my recipe.yaml", ["seed=3"], 10, {"--backend": "ray", "--work": None})
     "gristmill run 'my recipe.yaml' --set seed=3 --limit 10 --backend ray"
     """
     words = ["gristmill", command, recipe, *(word for change in overrides for word in ("--set", change))]

@@ -15,6 +15,10 @@ else:
     # msgspec decodes no Counter. It decodes a dict, of which `Account.__post_init__` makes a Counter.
     Counts = dict[str, int]
 
+ALWAYS_ALLOWED = 10
+"""This many records of a source may be quarantined, no matter how few it has."""
+_LEFT_OUT_TOKENS = ("truncated_tokens", "dropped_tokens", "shortened_tokens", "cut_tokens")
+
 
 class Account(
     msgspec.Struct,
@@ -40,7 +44,7 @@ class Account(
     quarantined: Counts = msgspec.field(default_factory=Counter)
     """Records by reason."""
     counters: Counts = msgspec.field(default_factory=Counter)
-    """Whatever else the step has counted, such as tokens, rows and padding."""
+    """What else the step has counted, such as tokens, rows and padding."""
     text_bytes: int = 0
     """Bytes of text in the records that came out."""
     tokens: int = 0
@@ -80,6 +84,11 @@ class Account(
         )
 
 
+def count_left_out_tokens(accounts: Iterable[Account]) -> int:
+    """Count the tokens of records that are in the dataset, but not complete, and of documents that fit no row."""
+    return sum(account.counters[name] for account in accounts for name in _LEFT_OUT_TOKENS)
+
+
 def add_books(books: Iterable[Sequence[Account]]) -> list[Account]:
     """Add up the books of several tasks of one source and stage, step by step."""
     sums: list[Account] = []
@@ -101,7 +110,12 @@ def find_imbalances(accounts: Iterable[Account]) -> list[str]:
                 f"{account.records_out} out, {account.dropped.total()} dropped and "
                 f"{account.quarantined.total()} quarantined"
             )
-        problems += _find_token_imbalances(account)
+        count = account.counters
+        accounted = count["row_tokens"] + count["truncated_tokens"] + count["dropped_tokens"]
+        if "row_tokens" in count and count["tokens"] != accounted:
+            problems.append(
+                f"{account.step}: {count['tokens']} tokens came in, but {accounted} are in rows or counted out"
+            )
         if previous is not None and previous.records_out != account.records_in:
             problems.append(
                 f"{previous.step} let {previous.records_out} records out, but {account.records_in} came into "
@@ -111,19 +125,15 @@ def find_imbalances(accounts: Iterable[Account]) -> list[str]:
     return problems
 
 
-def _find_token_imbalances(account: Account) -> list[str]:
-    """Describe tokens that are neither in a row nor counted out: `in = in rows + truncated + dropped` must hold."""
-    count = account.counters
-    accounted = count["row_tokens"] + count["truncated_tokens"] + count["dropped_tokens"]
-    if "row_tokens" not in count or count["tokens"] == accounted:
-        return []
-    return [f"{account.step}: {count['tokens']} tokens came in, but {accounted} are in rows or counted out"]
-
-
-ALWAYS_ALLOWED = 10
-"""This many records of a source may be quarantined, whatever their share is."""
-
-
 def max_quarantined_records(num_records: int, max_quarantine: float) -> float:
     """Return how many of a source's records may be quarantined."""
     return max(ALWAYS_ALLOWED, max_quarantine * num_records)
+
+
+def estimate_unread_records(num_records: int, num_bytes: int, num_unread: int) -> int:
+    """Estimate how many records were in the bytes of a source that could not be read, by the mean size of the others.
+
+    >>> estimate_unread_records(num_records=100, num_bytes=5000, num_unread=1000)
+    25
+    """
+    return num_records * num_unread // max(num_bytes - num_unread, 1)

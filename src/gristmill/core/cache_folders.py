@@ -1,4 +1,4 @@
-"""Where a user's caches are, as paths: kernels and plans have a folder each, below one of Gristmill's own."""
+"""The paths of a user's caches, all below one folder: a function of strings, because `core` does no I/O."""
 
 from __future__ import annotations
 

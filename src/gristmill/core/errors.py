@@ -17,6 +17,7 @@
     ├── RemoteStoreError      (RuntimeError)  a remote store does not answer, after all retries
     │   └── StoreRefusedError                 it refuses, and a retry would not help
     ├── DamagedDatasetError   (RuntimeError)  the files on disk are not what the manifest says
+    │   └── DamagedWorkError                  intermediate data of a run is not what its tasks wrote
     ├── FolderLockedError     (RuntimeError)  another run works in the folder
     ├── NotUpToDateError      (RuntimeError)  the output holds a dataset of another recipe or of other inputs
     └── StoppedError          (RuntimeError)  a run was stopped on purpose; finished work is kept
@@ -109,7 +110,8 @@ class RemoteError(GristmillError, RuntimeError):
 class CorruptStreamError(GristmillError, ValueError):
     """A compressed stream ends too early (`context["truncated"]`) or is damaged.
 
-    `context["num_bytes"]` bytes of content were readable before that.
+    `context["num_bytes"]` bytes of content were readable before that; `context["num_unread"]` bytes of the file were
+    not read because of it.
     """
 
 
@@ -128,6 +130,15 @@ class StoreRefusedError(RemoteStoreError):
 
 class DamagedDatasetError(GristmillError, RuntimeError):
     """The files on disk are not what the manifest says."""
+
+
+class DamagedWorkError(DamagedDatasetError):
+    """Intermediate data of a run is not what its tasks wrote; `context["file"]` names the file.
+
+    The run does the task again that wrote it, so it is raised only if that does not help.
+    """
+
+    is_final = True
 
 
 class FolderLockedError(GristmillError, RuntimeError):

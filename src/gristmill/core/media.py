@@ -7,15 +7,22 @@ are of several formats in one column; its extension is `ANY_IMAGE`, and the cont
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 
 from gristmill.core.records import RECORD
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SAMPLES = "samples"
 """The kind of a dataset whose records have bytes and no text."""
+HUGGING_FACE = b"huggingface"
+"""Metadata of a schema: the features of its columns, as `datasets` notes them."""
+FEATURE = b"feature"
+"""Metadata of a field between reading and writing: its feature as JSON, if that has names of labels."""
 MEMBER = b"member"
 """Metadata of a field: the extension of the member that holds its value in a tar."""
 ANY_IMAGE = "*image"
@@ -33,9 +40,9 @@ FILE_EXTENSIONS = (
 )
 """Extensions of files that are samples without being asked for: images, sounds, films, arrays."""
 BINARY_EXTENSIONS = (*FILE_EXTENSIONS, "pt", "pth", "safetensors", "pdf", "ply", "glb")
-"""Extensions of members that are bytes, whatever a few of them look like."""
+"""Extensions of members that are bytes, even if a few of them look like text."""
 PATH_SUFFIX = "_path"
-"""What the column of the paths of images or sounds is called, behind the name of their own column."""
+"""What the name of the column of paths of images or sounds adds to that of their column."""
 _IMAGE_WORDS = ("image", "img", "photo", "picture", "jpg", "png")
 EXTENSION_NAME = re.compile(r"(?!txt$|json$|__)[a-z0-9_][a-z0-9_.-]{0,30}")
 """Names of columns of bytes that can be the extension of a member."""
@@ -73,8 +80,19 @@ def get_extension(name: str) -> str:
     return extension.lower() if dot and stem else ""
 
 
+def make_key(relative: str) -> str:
+    """Make the key of a sample: its path, up to the first dot of its name.
+
+    >>> make_key("cats/a.b/0001.seg.png")
+    'cats/a.b/0001'
+    """
+    folder, slash, name = relative.rpartition("/")
+    stem = name[0] + name[1:].partition(".")[0] if name else name
+    return f"{folder}{slash}{stem}"
+
+
 def find_member(field: pa.Field) -> str | None:
-    """Return the extension of the member that holds a column; None if it is not a member of its own."""
+    """Return the extension of the member that holds a column; None if it is no member."""
     value = (field.metadata or {}).get(MEMBER)
     return None if value is None else value.decode()
 
@@ -96,12 +114,11 @@ def list_byte_columns(schema: pa.Schema) -> list[str]:
 
 def list_image_columns(schema: pa.Schema) -> list[str]:
     """List the columns of images: by their extension, or by their name."""
-    return [name for name in list_byte_columns(schema) if _is_image(schema.field(name))]
-
-
-def _is_image(field: pa.Field) -> bool:
-    extension = find_member(field) or field.name
-    return extension in (ANY_IMAGE, IMAGE, "img") or extension.lower() in IMAGE_EXTENSIONS
+    extensions = {name: find_member(schema.field(name)) or name for name in list_byte_columns(schema)}
+    known = (ANY_IMAGE, IMAGE, "img")
+    return [
+        name for name, extension in extensions.items() if extension in known or extension.lower() in IMAGE_EXTENSIONS
+    ]
 
 
 def is_media(kind: pa.DataType) -> bool:
@@ -114,7 +131,7 @@ def is_media(kind: pa.DataType) -> bool:
 
 def list_image_structs(schema: pa.Schema) -> list[str]:
     """List the columns of such structs that are images: by the feature that `datasets` notes, or by their name."""
-    features = _read_features(schema)
+    features = {name: kind for name, feature in read_features(schema).items() if (kind := feature.get("_type"))}
     return [
         field.name
         for field in schema
@@ -127,12 +144,34 @@ def list_image_structs(schema: pa.Schema) -> list[str]:
     ]
 
 
-def _read_features(schema: pa.Schema) -> dict[str, Any]:
-    """Read the names of the features of the columns that `datasets` has noted in a file."""
+def read_features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """Read the features that `datasets` has noted in a file, by column."""
     try:
-        noted = msgspec.json.decode((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = noted["info"]["features"]
-        names = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
+        features = msgspec.json.decode((schema.metadata or {}).get(HUGGING_FACE, b"{}"))["info"]["features"]
+        return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
         return {}
-    return {name: feature for name, feature in names.items() if feature is not None}
+
+
+def find_labels(schema: pa.Schema) -> dict[str, bytes]:
+    """Find the columns whose features name labels, which no type tells, and these features as JSON."""
+    encoded = {name: msgspec.json.encode(feature) for name, feature in read_features(schema).items()}
+    return {name: feature for name, feature in encoded.items() if b'"_type":"ClassLabel"' in feature}
+
+
+def note_features(schema: pa.Schema, features: Mapping[str, Any]) -> pa.Schema:
+    """Note features of columns where `datasets` finds them. It takes those of other columns from their types."""
+    if not features:
+        return schema
+    noted = msgspec.json.encode({"info": {"features": features}})
+    return schema.with_metadata({**(schema.metadata or {}), HUGGING_FACE: noted})
+
+
+def collect_features(schema: pa.Schema) -> pa.Schema:
+    """Move the features of the columns to the metadata of the schema, as they are written."""
+    features = {field.name: field.metadata[FEATURE] for field in schema if FEATURE in (field.metadata or {})}
+    for name in features:
+        index = schema.get_field_index(name)
+        rest = {key: value for key, value in schema.field(index).metadata.items() if key != FEATURE}
+        schema = schema.set(index, schema.field(index).with_metadata(rest or None))
+    return note_features(schema, {name: msgspec.json.decode(feature) for name, feature in features.items()})

@@ -1,4 +1,4 @@
-"""Numbers in the words of a message: sizes, counts of things, durations."""
+"""Numbers in the words of a message: sizes, counts of things, shares, durations."""
 
 from __future__ import annotations
 
@@ -23,6 +23,18 @@ def format_count(number: int, word: str) -> str:
     ('1 file', '12,000 files')
     """
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def format_share(part: float, whole: float) -> str:
+    """Format a share in percent. Only nothing is 0.0% and only everything 100.0%.
+
+    >>> format_share(1, 3), format_share(2, 2), format_share(99_998, 100_000), format_share(2, 100_000)
+    ('33.3%', '100.0%', '>99.9%', '<0.1%')
+    """
+    share = part / whole if whole else 0.0
+    if 0 < share < 0.0005:
+        return "<0.1%"
+    return ">99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
 def format_duration(seconds: float) -> str:

@@ -1,25 +1,34 @@
-"""A job as data: sources, steps and the output folder. Created in Python, or from YAML by `gristmill.recipe`."""
+"""A job as data: sources, steps and the output folder. Created in Python, or from YAML by `gristmill.recipe`.
+
+A source may also be Python objects, recognized by their shape: an iterable of dicts or of texts, a table (a frame of
+pandas or polars, Arrow tables, anything that exports Arrow streams), or a dataset of `datasets`. Peeking at the first
+records does not consume them: a later read of all records returns them again. Reading all records consumes a generator.
+A second read of it is refused, since it would look like a source without records.
+"""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
 import msgspec
 
+from gristmill.core.checks import find_nearest, parse_byte_size
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
-from gristmill.core.numbers import parse_byte_size
-from gristmill.core.python_records import PythonRecords
-from gristmill.core.step import Step, UserCode
+from gristmill.core.splits import TRAIN
+from gristmill.core.step import Step, UserCode, find_untrusted_template
 
 AUTO: Literal["auto"] = "auto"
 DEFAULT_UNIT_BYTES = 64 << 20
 DEFAULT_SAMPLES = 12
 MAX_SAMPLES = 1000
 """The numbers of records of each kind that a report shows: by default, and at most."""
+DEFAULT_NAME = "records"
+"""The name of the part of a Python source that has no splits."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -35,37 +44,60 @@ class Source(msgspec.Struct, frozen=True):
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """A whole job: `Recipe(sources={"web": Read(read="*.jsonl")}, steps=[Length(min_chars=3)], output="out")`.
 
-    A source is a `Read`, or a `Source` when it has steps of its own. Steps run in order; a source's own come first.
+    A source is a `Read`, or a `Source` if it has steps that others do not have. These run first, in order.
     """
 
     sources: Mapping[str, Any]
+    """Name and source: the name becomes a folder of the output and part of every record's identity."""
     output: str
+    """The folder of the dataset: new, empty, or made by an earlier run."""
     steps: Sequence[Step] = ()
+    """What happens to the records of all sources, in order."""
     seed: int = 0
+    """Every random choice depends on it."""
     mixture: Mapping[str, float] | None = None
     """Weights of the sources when the dataset is streamed. They do not change what is written."""
     max_quarantine: float = 0.01
-    """The share of a source's records that may be quarantined before the run fails."""
+    """The share of a source's records that may be quarantined (always at least 10) before the run fails."""
     slice_bytes: int | Literal["auto"] = AUTO
-    """How much input a task reads; "auto": as much as keeps all workers busy. Never changes the output."""
+    """How much input a task reads; "auto": tasks that keep all workers busy to the end. Never changes the output."""
     unit_bytes: int = DEFAULT_UNIT_BYTES
-    """How much input becomes one shard, about: a multiple of 64 MiB, for datasets of very many shards."""
+    """How much input becomes one shard, about: a multiple of 64 MiB. Larger ones are for datasets of more than
+    20,000 shards, where `gristmill plan` proposes one. Changes the output.
+    """
     identity: Literal["mtime", "content"] = "mtime"
-    """How a changed input file is recognized: by size and modification time, or by its content."""
+    """How a changed input file is recognized: by size and modification time (or the store's etag), or by its
+    content.
+    """
     keep_dropped: Literal["samples", "all"] | None = None
-    """Write dropped records to `dropped/`: 20 for each source, step and reason, or all."""
+    """Write dropped records to `dropped/STEP-REASON.jsonl`: 20 samples for each source, step and reason, chosen by a
+    hash of their origins, or all.
+    """
     keep_scores: Literal["file"] | None = "file"
-    """Whether what filters by scores measure in every document, kept or dropped, goes to `scores/`. None: no."""
+    """Where a filter by scores runs, write what all filters measured in every document, kept or dropped, to
+    [`scores/`](datasets.md#scores): thresholds can then be tuned without reading a text again. None: no. (A filter's
+    own `keep_scores: true` adds the scores as columns.)
+    """
     work: str | None = None
-    """A folder or URL for intermediate data, which goes when the run succeeds. None: the output. Shapes no bytes."""
+    """A folder or URL for [intermediate data](storage.md#intermediate-data), which is removed when the run succeeds.
+    None: the output. Never changes the output.
+    """
     storage_options: Mapping[str, Any] | None = None
-    """How the stores of this recipe are reached: `endpoint`, `region`, `profile`, `anonymous`. Never a secret."""
+    """How the [stores](storage.md) of this recipe are reached: `endpoint`, `region`, `profile`, `anonymous`. Never a
+    secret.
+    """
     allow_empty: bool = False
-    """Whether a dataset without records is published; otherwise such a run fails. Never changes the output."""
+    """Whether a dataset without records is published; otherwise such a run fails and says which step and rule
+    dropped the last record. Never changes the output: it publishes a failed run from its receipts.
+    """
     report: Mapping[str, int] | None = None
-    """`{samples: n}`: how many records of each kind `report.html` shows, 0 for none. Never changes the data."""
+    """`{samples: n}`: how many records of each kind (kept, dropped, changed, quarantined) [report.html](report.md)
+    shows, 0 for none; 12 by default. Never changes the data.
+    """
     folder: str | None = None
-    """The folder that relative paths start at: that of the recipe's file. None: the current folder."""
+    """In Python only: the folder where relative paths start. None: the current folder; from YAML, the folder of the
+    recipe.
+    """
 
     def __post_init__(self) -> None:
         _check_kinds(self.sources, self.steps)
@@ -80,8 +112,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         ):
             msgspec.structs.force_setattr(self, name, value)
         _check_numbers(self)
-        _check_mixture(self)
-        _check_report(self)
+        _check_mixture_and_report(self)
         for key, step in self.all_steps():
             _check_step(key, step)
 
@@ -133,7 +164,7 @@ def _list_fields(step_type: type[Step]) -> tuple[msgspec.structs.FieldInfo, ...]
 
 def runs_user_code(steps: Iterable[Step]) -> bool:
     """Whether a step runs code that is not part of Gristmill: a function, a template, or a step class of the user."""
-    return any(step.runs_untrusted_code or not is_built_in(step) for step in steps)
+    return any(find_untrusted_template(step) or not is_built_in(step) for step in steps)
 
 
 def is_built_in(step: Step) -> bool:
@@ -232,7 +263,7 @@ def _check_numbers(recipe: Recipe) -> None:
         raise UsageError(f"identity must be mtime or content, not {recipe.identity!r}", key="identity")
 
 
-def _check_mixture(recipe: Recipe) -> None:
+def _check_mixture_and_report(recipe: Recipe) -> None:
     for name, weight in (recipe.mixture or {}).items():
         if name not in recipe.sources:
             nearest = find_nearest(name, recipe.sources)
@@ -243,9 +274,6 @@ def _check_mixture(recipe: Recipe) -> None:
             )
         if not 0 < weight < float("inf"):
             raise UsageError(f"mixture: the weight of {name} must be above 0, not {weight}", key=f"mixture.{name}")
-
-
-def _check_report(recipe: Recipe) -> None:
     for key, value in (recipe.report or {}).items():
         if key != "samples":
             raise UsageError(f'report has no key "{key}"', help="write report: {samples: 12}", key=f"report.{key}")
@@ -265,3 +293,115 @@ def _check_step(key: str, step: object) -> None:
         msgspec.convert(msgspec.structs.asdict(step), type(step))
     except msgspec.ValidationError as error:
         raise UsageError(f"{key} ({step.name}): {error}") from error
+
+
+class PythonRecords:
+    """The records that `Read(read=...)` got instead of paths.
+
+    >>> records = PythonRecords.of({"text": text} for text in "abc")
+    >>> [part] = records.parts.values()
+    >>> part.peek(1), list(part.take_all())
+    ([{'text': 'a'}], [{'text': 'a'}, {'text': 'b'}, {'text': 'c'}])
+    """
+
+    __slots__ = ("_kind", "has_splits", "parts")
+
+    def __init__(self, kind: str, parts: Mapping[str, RecordIterable], *, has_splits: bool) -> None:
+        self._kind = kind
+        self.parts = dict(parts)
+        """Iterables by name: the splits of a DatasetDict, or the split of a Dataset; else `records`."""
+        self.has_splits = has_splits
+
+    @classmethod
+    def of(cls, value: object) -> PythonRecords:
+        """Recognize an object as a source of records. Raises `UsageError` if it is none."""
+        kind = type(value).__name__
+        if isinstance(value, Mapping):
+            if not value or not all(_is_dataset(split) for split in value.values()):
+                raise UsageError(f"read: a {kind} is not a source of records", help="put records in a list")
+            return cls(kind, {str(name): RecordIterable(split) for name, split in value.items()}, has_splits=True)
+        is_records = isinstance(value, Iterable) or is_table(value)
+        if not is_records or isinstance(value, (bytes, bytearray, memoryview)):
+            hint = "pass paths, a table, or an iterable of dicts or texts"
+            if hasattr(type(value), "collect"):  # a lazy frame
+                hint = "collect it first: read=frame.collect()"
+            elif callable(value):
+                hint = "call it: read=my_records()"
+            raise UsageError(f"read: {value!r:.100} is neither paths nor records", help=hint)
+        # `train[:10%]` is a part of a split, `train+test` is neither.
+        split = str(getattr(value, "split", None) or TRAIN).partition("[")[0] if _is_dataset(value) else TRAIN
+        has_splits = split != TRAIN
+        return cls(kind, {split if has_splits else DEFAULT_NAME: RecordIterable(value)}, has_splits=has_splits)
+
+    def __str__(self) -> str:
+        return f"<{self._kind} from Python>"
+
+    __repr__ = __str__
+
+
+class RecordIterable:
+    """An iterable of records that can be peeked at."""
+
+    __slots__ = ("_ahead", "_batches", "_is_spent", "_iterator", "_source")
+
+    def __init__(self, value: Any) -> None:
+        self._source = value
+        self._iterator: Iterator[Any] | None = value if isinstance(value, Iterator) else None
+        self._ahead: list[Any] = []
+        self._batches: RecordIterable | None = None
+        self._is_spent = inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
+
+    @property
+    def is_table(self) -> bool:
+        """Whether its records are rows of a table, which keep the types of its columns."""
+        return is_table(self._source)
+
+    @property
+    def dataset(self) -> Any | None:
+        """The dataset, if it is one of `datasets` with an Arrow table."""
+        is_table = _is_dataset(self._source) and hasattr(self._source, "data") and hasattr(self._source, "_indices")
+        return self._source if is_table else None
+
+    def as_iterator(self, make: Callable[[Any], Iterator[Any]]) -> RecordIterable:
+        """Return an iterable over what `make` returns, such as batches of a table. A stream always has the same one."""
+        if not hasattr(self._source, "read_next_batch"):
+            return RecordIterable(make(self._source))
+        if self._batches is None:
+            self._batches = RecordIterable(make(self._source))
+        return self._batches
+
+    def peek(self, count: int) -> list[Any]:
+        """Return the first records; `take_all` returns them again."""
+        self._refuse_spent()
+        if self._iterator is None:
+            return list(itertools.islice(self._source, count))
+        self._ahead += itertools.islice(self._iterator, max(0, count - len(self._ahead)))
+        return self._ahead[:count]
+
+    def take_all(self) -> Iterator[Any]:
+        """Return all records, those that were peeked at included. A generator or stream can be read only once."""
+        self._refuse_spent()
+        if self._iterator is None:
+            return iter(self._source)
+        self._is_spent = True
+        ahead, self._ahead = self._ahead, []
+        return itertools.chain(ahead, self._iterator)
+
+    def _refuse_spent(self) -> None:
+        if self._is_spent:
+            raise UsageError(
+                "read: this generator or stream has already been read to its end",
+                help="create a new one for each run; finished work of an earlier run is kept",
+            )
+
+
+def is_table(value: object) -> bool:
+    """Whether it exports its rows as an Arrow stream, such as a frame of pandas or polars. Neither is imported."""
+    kind = type(value)
+    has_columns = hasattr(kind, "columns") or hasattr(kind, "schema")  # a single column exports a stream, too
+    return hasattr(kind, "__arrow_c_stream__") and has_columns and not _is_dataset(value)
+
+
+def _is_dataset(value: object) -> bool:
+    """Whether it is a Dataset or IterableDataset of `datasets`, which is not imported."""
+    return all(hasattr(value, name) for name in ("with_format", "features", "__iter__"))

@@ -57,7 +57,7 @@ class StepScores(msgspec.Struct, frozen=True, kw_only=True):
     """All reasons for dropping, in the order of `StepResult.reasons`. Those of no rule come first, and no threshold
     changes them."""
     languages: list[str] = []
-    """The languages that have thresholds of their own."""
+    """The languages with separate thresholds."""
     language_column: str = "language"
     is_score_filter: bool = True
     """Whether the step is reason enough to keep a file of scores; a filter by length alone is not."""

@@ -1,6 +1,6 @@
 """Randomness as a pure function: `hash(seed, purpose, identity)`. No generator, no state, no order of arrival.
 
-The same record gets the same number whatever else is in the corpus, and two purposes never share a number.
+The same record gets the same number no matter what else is in the corpus, and two purposes never share a number.
 """
 
 from __future__ import annotations

@@ -10,16 +10,19 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TRAIN = "train"
 ALL_AS_TRAIN = "all_as_train"
+FOLDER_SPLITS = {"train": TRAIN, "training": TRAIN} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
+FOLDER_SPLITS |= dict.fromkeys(("test", "testing", "eval"), "test")
+"""The splits that the first folders of samples may name."""
 
-# Names beside the folders of splits in a dataset.
+# Names next to the folders of splits in a dataset.
 _RESERVED_NAMES = (
     "dataset_dict.json",
     "dropped",
@@ -124,3 +127,14 @@ def _check_name(name: str, where: str) -> None:
     else:
         return
     raise UsageError(f"{where}: a split cannot be called {name!r}: {problem}", help=f"split: {{other_name: {name}}}")
+
+
+def split_by_folder(paths: Sequence[str]) -> list[str]:
+    """Return the split that the first folder of each path names; none, if some name no split or none is `train`.
+
+    >>> split_by_folder(["train/1.png", "val/2.png"]), split_by_folder(["train/1.png", "3.png"])
+    (['train', 'validation'], ['', ''])
+    """
+    firsts = [path.partition("/") for path in paths]
+    names = [FOLDER_SPLITS.get(first.lower(), "") if slash else "" for first, slash, _ in firsts]
+    return names if all(names) and TRAIN in names else [""] * len(names)

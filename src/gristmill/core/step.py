@@ -16,19 +16,20 @@ The life cycle of a step, in the order of the calls:
 4. Loaded: each worker calls `load` once for the kernel, then `begin_cell` for each cell and `apply` for each batch. A
    global step has no kernel: its barrier runs between two stages (`pipeline/barriers`).
 
-Phases 2 and 3 are part of planning (`pipeline/planning/sources/source_draft.py`), phase 4 is part of the run.
+Phases 2 and 3 are part of planning (`pipeline/planning/source_draft.py`), phase 4 is part of the run.
 `resolve` and `adapt_to_sample` return a step, a new one or the same; no step is ever changed in place.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, cast, get_args, get_origin, runtime_checkable
 
 import msgspec
 
-from gristmill.core.names import check_choice
+from gristmill.core.checks import check_choice
 from gristmill.core.records import StepResult, count_dropped, select_rows
 
 if TYPE_CHECKING:
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.core.records import SourceFile
+    from gristmill.core.records import SourceFile, Texts
     from gristmill.core.scores import StepScores
-    from gristmill.core.texts import Texts
 
 
 class StepPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +81,28 @@ def _find_choices(step_type: type[Step]) -> dict[str, tuple[tuple[str, ...], boo
     return fields
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepTraits:
+    """Facts about a class of steps, for the plan and the report. Most classes have none of them."""
+
+    makes_text: bool = False
+    """Whether it makes the text of records, which then need none before it."""
+    needs_whole_record: bool = False
+    """Whether it reads whole records, not only the columns in `columns_needed`."""
+    selects_columns: bool = False
+    """Whether only the columns that it names are left after it."""
+    may_add_keys: bool = False
+    """Whether JSON records may have keys after it that neither the files nor `columns_added` name."""
+    is_added_by_plan: bool = False
+    """Whether the plan adds it by itself. `explain` lists only the steps that a recipe has."""
+    lists_removals: bool = False
+    """Whether the manifest lists every record that it removes, so that `gristmill explain` can say why."""
+    disk_copies: int = 1
+    """The number of copies of the records that the barrier of a global step keeps on disk, for the plan's estimate."""
+    warnings_by_counter: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Counters that the result of a run warns of, and the rest of the sentence that begins with the count."""
+
+
 class UserCode:
     """The base class of values that hold code of the user, such as a function. Recipes keep them as objects."""
 
@@ -99,23 +121,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     preserves_text: ClassVar[bool] = False
     """Whether records keep their text: the step may only drop, order or count them."""
 
-    makes_text: ClassVar[bool] = False
-    """Whether it creates the text of records, which then need none of their own."""
-
-    runs_template: ClassVar[bool] = False
-    """Whether it runs a chat template, built in or not."""
-
-    needs_whole_record: ClassVar[bool] = False
-    """Whether it reads whole records, not only the columns in `columns_needed`."""
-
-    selects_columns: ClassVar[bool] = False
-    """Whether only the columns that it names are left after it."""
-
-    may_add_keys: ClassVar[bool] = False
-    """Whether JSON records may have keys after it that neither the files nor `columns_added` name."""
-
-    is_added_by_plan: ClassVar[bool] = False
-    """Whether the plan adds it by itself. `explain` lists only the steps that a recipe has."""
+    traits: ClassVar[StepTraits] = StepTraits()
 
     kernel_modules: ClassVar[tuple[str, ...]] = ()
     """Modules of compiled functions that a plan's sample does not call; they are compiled before the workers start."""
@@ -129,27 +135,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return str(self.__struct_config__.tag)
 
     @property
-    def keeps_record_beside(self) -> bool:
-        """Whether the columns that it adds are written beside a JSON record, which stays as it was read."""
-        return False
-
-    @property
-    def untrusted_template(self) -> str:
-        """The name of the chat template that the step runs and that came with a model; empty if there is none."""
-        return ""
-
-    @property
-    def runs_untrusted_code(self) -> bool:
-        """Whether it runs code that may never end, such as a chat template. Only worker processes load such a step."""
-        return bool(self.untrusted_template)
-
-    @property
     def loaded_content(self) -> tuple[str, ...]:
-        """Hashes of the tokenizers and models that it loads: workers keep them until no later stage has them here."""
+        """Hashes of the tokenizers and models that it loads. Workers keep these as long as a later stage lists them."""
         return ()
 
     def expected_bytes(self, slice_bytes: int) -> int:  # noqa: ARG002
-        """Estimate the memory that it takes in a worker beside one cell, in a task of this size. For display only."""
+        """Estimate the memory that a worker needs for it, in addition to one cell, in a task of this size."""
         return 0
 
     @property
@@ -169,7 +160,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self
 
     def input_files(self) -> Sequence[SourceFile]:
-        """Return the files that a resolved step reads beside those of the sources."""
+        """Return the files that a resolved step reads in addition to those of the sources."""
         return ()
 
     def columns_needed(self) -> tuple[str, ...]:
@@ -184,10 +175,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return the columns and keys of records that have another name after the step, or are gone."""
         return ()
 
-    def keys_consumed(self) -> tuple[str, ...]:
-        """Return the keys of JSON records that it turns into columns. If there are any, it leaves no JSON record."""
-        return ()
-
     def splits_added(self) -> tuple[str, ...]:
         """Return the splits that it assigns records to."""
         return ()
@@ -199,6 +186,37 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def notes(self) -> list[str]:
         """Return messages for the user before the run: what was detected and chosen."""
         return []
+
+
+@runtime_checkable
+class TemplateStep(Protocol):
+    """A step that runs a chat template, resolved or not."""
+
+    @property
+    def untrusted_template(self) -> str:
+        """The name of its template, if that came with a model: code that may never end. Else empty."""
+
+
+@runtime_checkable
+class ChatStep(Protocol):
+    """A step that turns the chats in records into texts."""
+
+    @property
+    def keeps_record_beside(self) -> bool:
+        """Whether the columns that it adds are written next to a JSON record, which stays as it was read."""
+
+    def keys_consumed(self) -> tuple[str, ...]:
+        """Return the keys of JSON records that it turns into columns. If there are any, it leaves no JSON record."""
+
+
+def find_untrusted_template(step: Step) -> str:
+    """Return the name of the chat template of a step that came with a model. Only worker processes load such a step."""
+    return step.untrusted_template if isinstance(step, TemplateStep) else ""
+
+
+def find_keys_consumed(step: Step) -> tuple[str, ...]:
+    """Return the keys of JSON records that a step turns into columns."""
+    return step.keys_consumed() if isinstance(step, ChatStep) else ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -240,7 +258,7 @@ class CountingKernel(StepKernel, Protocol):
         """The names of the counts that it uses if a kernel before it has made them."""
 
     def count_for(self, counters: frozenset[str]) -> None:
-        """Make these counts too, for the kernels behind it. Called before the first batch, if at all."""
+        """Make these counts too, for the kernels after it. Called before the first batch, if at all."""
 
 
 def link_counting_kernels(kernels: Sequence[StepKernel]) -> None:
@@ -263,7 +281,7 @@ class TextsKernel(StepKernel, Protocol):
         """Whether the texts are there for the next kernel too, as `StepResult.texts`."""
 
     def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:
-        """Like `apply`; the texts of the batch are beside it, not in it."""
+        """Like `apply`, for a batch whose texts are not in it."""
 
 
 def apply_kernel(
@@ -310,19 +328,28 @@ class LocalStep(Step, frozen=True, kw_only=True):
         """Load what a worker needs to run the step. Called once by each worker. Most steps are their own kernel."""
         return self
 
-    def load_stopping(self) -> StepKernel:
-        """Like `load`, for debug mode: after the first exception of the user's own code it is not called again."""
-        return self.load()
-
-    def replay(self, record: pa.RecordBatch) -> None:
-        """Run the user's own code on one record again and let its exception out, for debug mode."""
-
     def begin_cell(self) -> None:
         """Do nothing: a step has no state."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         """Return the batch after this step, and account for every record that is gone."""
         raise NotImplementedError
+
+
+@runtime_checkable
+class ReplayableStep(Protocol):
+    """A step that calls the user's own code, which debug mode stops and repeats."""
+
+    def load_stopping(self) -> StepKernel:
+        """Like `load`, but the code is not called again after its first exception."""
+
+    def replay(self, record: pa.RecordBatch) -> None:
+        """Run the code on one record again and let its exception out."""
+
+
+def load_kernel(step: LocalStep, *, stops: bool) -> StepKernel:
+    """Load the kernel of a step; with `stops` it does not call the user's own code again once that has raised."""
+    return step.load_stopping() if stops and isinstance(step, ReplayableStep) else step.load()
 
 
 class FilterStep(LocalStep, frozen=True, kw_only=True):
@@ -350,24 +377,10 @@ class GlobalStep(Step, frozen=True, kw_only=True):
     """A step that must see all records before it passes on the first. It ends a stage.
 
     The step is a description with pure functions. Its barrier brings the records together (counts, keys, buckets on
-    disk); `pipeline/barriers/table.py` finds the barrier by the class of the step.
+    disk); `pipeline/barriers/base.py` finds the barrier by the class of the step.
     """
 
     preserves_text: ClassVar[bool] = True
-
-    disk_copies: ClassVar[int] = 1
-    """The number of copies of the records that its barrier keeps on disk, for the estimate of the plan."""
-
-    lists_removals: ClassVar[bool] = False
-    """Whether the manifest lists every record that it removes, so that `gristmill explain` can say why."""
-
-    needs_first_only: ClassVar[bool] = False
-    """Whether it needs only the first records of a source (`max_first`): the stage before it reads no more of them."""
-
-    @property
-    def reads_again(self) -> bool:
-        """Whether its barrier can do without stored records: the next stage reads them from their files again."""
-        return False
 
     @property
     def joins_sources(self) -> bool:
@@ -375,13 +388,17 @@ class GlobalStep(Step, frozen=True, kw_only=True):
         return False
 
     def expected_barrier_bytes(self, num_bytes: int, *, on_store: bool) -> int:  # noqa: ARG002
-        """Estimate the memory of a worker for the barrier's tasks, of this much text in all that may lie on a store."""
+        """Estimate a worker's memory in the barrier's tasks, for `num_bytes` of text in total."""
         return 0
-
-    def max_first(self, split: str) -> int | None:  # noqa: ARG002
-        """Return how many of the first records of a split it needs; None means all of them."""
-        return None
 
     def sample_step(self) -> LocalStep | None:
         """Return a local step that changes sample records as the barrier would; None if it changes no columns."""
         return None
+
+
+@runtime_checkable
+class LimitingStep(Protocol):
+    """A global step that needs only the first records of a source: the stage before it reads no more of them."""
+
+    def max_first(self, split: str) -> int | None:
+        """Return how many of the first records of a split it needs; None means all of them."""

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from gristmill.engine.worker.binding import Place
-    from gristmill.engine.worker.captured_error import CapturedError
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
     from gristmill.engine.worker.job import Job
+    from gristmill.engine.worker.pickling import CapturedError
     from gristmill.engine.worker.recorder import Note
 
 
@@ -45,7 +44,7 @@ class WorkerSpec:
     returns_unstarted: bool
     """Whether a chunk that takes too long returns its unstarted items."""
     on_counts: Callable[[WorkerHandle, dict[str, int]], None] | None = None
-    """Called in place of a `Counts` event by a worker in the scheduler's own thread, whose events come late."""
+    """Called instead of a `Counts` event by a worker in the scheduler's own thread, whose events come late."""
 
     @cached_property
     def pickled_job(self) -> bytes:
@@ -75,7 +74,7 @@ class WorkerHandle(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The process whose memory is measured; None where the worker has no process of its own."""
+        """The process whose memory is measured; None where the worker has no separate process."""
 
     @property
     def node(self) -> str | None:
@@ -86,11 +85,15 @@ class WorkerHandle(Protocol):
         """The name of that machine; empty: this one, or not known yet."""
 
     @property
+    def is_placed(self) -> bool:
+        """Whether a machine runs it; else it waits until one has room for it."""
+
+    @property
     def remote_use(self) -> RemoteUse | None:
         """What it has used, where it can only be asked of its machine; None: read that of its process."""
 
     def assign(self, spec: WorkerSpec | None) -> None:
-        """Give an idle worker a job in place of the one it has. `Ready`, or `SetupFailed` and `Died`, follow.
+        """Give an idle worker a job instead of the one it has. `Ready`, or `SetupFailed` and `Died`, follow.
 
         With None it drops its job and the memory of it, and no event follows. Raises `UnpicklableError`.
         """
@@ -111,7 +114,7 @@ class WorkerHandle(Protocol):
         """Let the worker exit after the chunks it was sent. A `Died` event follows."""
 
     def kill(self) -> None:
-        """End the worker now, whatever it does. A `Died` event follows."""
+        """End the worker now, even if it is busy. A `Died` event follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +188,7 @@ class Died:
     """Whether the worker was killed for lack of memory, where the backend knows that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
-    """The worker has forked itself into more, as it was started to do; there may be fewer of them, or none."""
-
-    worker: WorkerHandle
-    copies: Sequence[WorkerHandle]
-
-
-Event = Ready | SetupFailed | Results | Finishing | Undecodable | Counts | Died | Forked
+Event = Ready | SetupFailed | Results | Finishing | Undecodable | Counts | Died
 
 
 class Backend(Protocol):
@@ -208,8 +203,8 @@ class Backend(Protocol):
     max_chunks: int
     """How many chunks a worker may hold: the one that it runs, and where messages take long one that waits there."""
 
-    def start(self, place: Place | None, *, node: str | None = None) -> WorkerHandle:
-        """Start a worker without a job, bound to a place if there is one; preferably on a node, if one is named."""
+    def start(self, cpus: Sequence[int] | None, *, node: str | None = None) -> WorkerHandle:
+        """Start a worker without a job, on these CPUs alone if there are some, and on a node if one is named."""
 
     def find_other_node(self, node: str) -> str | None:
         """Find a node other than this one; None if there is none."""
@@ -219,13 +214,3 @@ class Backend(Protocol):
 
     def close(self, *, at_once: bool) -> None:
         """End all workers: at once, or after a moment in which idle ones can exit by themselves."""
-
-
-class ForkingBackend(Backend, Protocol):
-    """A backend whose workers can fork themselves, where the system allows it."""
-
-    def start_forking(self, num_workers: int) -> tuple[WorkerHandle, int]:
-        """Start a worker that forks itself after its first job, so that there are `num_workers`; `Forked` follows.
-
-        Returns it and how many more there will be: none where the system does not allow it.
-        """

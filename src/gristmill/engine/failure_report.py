@@ -1,4 +1,7 @@
-"""The final report on a failed item: the `Failure` that is returned, and the exception that is raised."""
+"""The record of an item that has no result.
+
+The final report on a failed item: the `Failure` that is returned, and the exception that is raised.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,35 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core import errors
-from gristmill.engine.failure import Failure
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died
-    from gristmill.engine.worker.captured_error import CapturedError
+    from gristmill.engine.worker.pickling import CapturedError, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An item's failure. With `on_error="return"` it is what the item returns, never a bare `None`.
+
+    >>> Failure(index=3, kind="exception", error_type="ValueError", message="bad digit")
+    Failure(index=3, kind='exception', error_type='ValueError', message='bad digit', ...)
+    """
+
+    index: int
+    """The position of the item in the input."""
+    kind: Kind
+    error_type: str
+    """The name of the exception's class, with its module unless it is a builtin."""
+    message: str
+    traceback: str = ""
+    """The worker's traceback; for a crash, the Python stack at the fatal signal if it is available."""
+    signal: str | None = None
+    """The name of the signal that ended the worker, such as `SIGSEGV`."""
+    attempts: int = 1
+    """The number of times that the item was run."""
+    position: int = -1
+    """The position that a task reported last (`context.at`); -1 if it reported none."""
+
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
@@ -30,7 +57,7 @@ class FinalFailure:
     """The exception, if the item failed with one."""
 
     def to_exception(self) -> BaseException:
-        """Return the original exception, or an error in its place. Its notes: the item, and the worker's traceback."""
+        """Return the original exception, or an error instead. Its notes: the item, and the worker's traceback."""
         failure = self.failure
         original = None if self.error is None or failure.kind == "unpicklable" else self.error.to_exception()
         error = original if original is not None else _make_error(failure)

@@ -1,7 +1,7 @@
 """The failure policy: an item without a result is retried, run in isolation, or reported as failed.
 
 An exception or a timeout uses up a retry. The death of a worker does not, because it says little about the item: the
-machine may have run out of memory because of another process, or somebody killed the worker. An item becomes a suspect
+machine may have run out of memory because of another process, or a user killed the worker. An item becomes a suspect
 only after three deaths. It then runs in isolation, with no other worker alive on its machine, and only three more
 deaths there prove that the item is the cause. So no item is blamed for what others did, and no item can stop the whole
 job. On a cluster one node is emptied for it, and the workers on all others continue.
@@ -24,13 +24,12 @@ from gristmill.engine import failure_report
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died
-    from gristmill.engine.failure import Failure
-    from gristmill.engine.failure_report import FinalFailure
+    from gristmill.engine.failure_report import Failure, FinalFailure
     from gristmill.engine.item_queue import ItemQueue
-    from gristmill.engine.observing.observer import Observer
-    from gristmill.engine.pool.job_workers import JobWorkers, PooledWorker
-    from gristmill.engine.worker.captured_error import CapturedError
+    from gristmill.engine.job_workers import JobWorkers, PooledWorker
+    from gristmill.engine.observer import Observer
     from gristmill.engine.worker.chunk import Chunk
+    from gristmill.engine.worker.pickling import CapturedError
 
     Probe = Generator[Any, Any, Any]
     """Yields items to run in isolation and receives the result or `Failure` of each. Returns an item to run instead of
@@ -52,7 +51,7 @@ class _ItemHistory:
     tries: int = 0
     """Runs that count against `retries`: exceptions and timeouts."""
     deaths: int = 0
-    """Deaths of workers that ran the item beside other workers."""
+    """Deaths of workers that ran the item alongside other workers."""
 
 
 @dataclass(slots=True)
@@ -153,6 +152,10 @@ class FailureHandler:
                     self._start_isolated(run, self._workers.find_other_node(run.last_node))
             elif run.node is not None and self._workers.empty_node(run.node):
                 self._start_isolated(run, run.node)
+        elif (
+            run is not None and run.worker is not None and not run.worker.handle.is_placed and not self._workers.is_busy
+        ):
+            self._workers.make_room_for(run.worker)  # the node that was emptied for it is lost
         return run
 
     def _start_isolated(self, run: IsolatedRun, node: str | None) -> None:
@@ -201,7 +204,7 @@ class FailureHandler:
         history = self._count_attempt(index)
         run = self._run
         if run is not None and worker.is_isolated:
-            # No other worker was alive there, so this death counts against the item, whatever the machine did before.
+            # No other worker was alive there, so this death counts against the item.
             run.worker = None
             run.node = None
             run.last_node = worker.handle.node
@@ -294,6 +297,6 @@ def find_suspect(worker: PooledWorker, event: Died, items: list[tuple[int, Any]]
 
 
 def may_have_run(chunk: Chunk, suspect: int) -> bool:
-    """Whether the chunk may have run at the death; not if it only waited behind the suspect, or had run before it."""
-    was_beside = chunk.was_sent_ahead or chunk.is_finishing
-    return not was_beside or suspect < 0 or suspect in chunk.indexes
+    """Whether the chunk may have run at the death; not if it only waited for the suspect, or had run before it."""
+    was_waiting = chunk.was_sent_ahead or chunk.is_finishing
+    return not was_waiting or suspect < 0 or suspect in chunk.indexes

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CHUNK_SECONDS = 0.05
-"""The time that a chunk should take: long beside the cost of sending it, short beside a job."""
+"""The time that a chunk should take: long compared with the cost of sending it, short compared with a job."""
 _AHEAD_SECONDS = 0.5
-"""The longest chunk behind which another one may wait: beside it, the milliseconds of a message do not count."""
+"""The longest chunk after which another one may wait: compared with it, the milliseconds of a message do not count."""
 _CHUNK_BYTES = 1 << 20
 _MAX_CHUNK = 8192
 _PULL_SECONDS = 0.01
@@ -110,7 +110,7 @@ class ItemQueue:
         return len(self._front)
 
     def put_back(self, items: list[tuple[int, Any]], *, alone: bool) -> None:
-        """Put items before all others; with `alone`, each of them gets a chunk of its own from now on.
+        """Put items before all others; with `alone`, each of them gets a separate chunk from now on.
 
         The items of a chunk in which something went wrong run alone: the next failure then names its item.
         """

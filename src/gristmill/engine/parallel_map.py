@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import Counter
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
 from gristmill.engine.failure_report import FinalFailure
-from gristmill.engine.observing import progress as displays
-from gristmill.engine.observing.events import EventLog
-from gristmill.engine.observing.observer import Observer
+from gristmill.engine.observer import EventLog, Observer
 from gristmill.engine.parallel_run import Options, ParallelRun, find_length
+from gristmill.engine.progress import choose_display
 from gristmill.engine.worker.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gristmill.engine.machine.pinning import Pin
+    from gristmill.engine.machine import Pin
 
 OnError = Literal["raise", "return", "skip"]
 BackendName = Literal["serial", "threads", "processes", "ray", "auto"]
 
 _log = logging.getLogger("gristmill")
+_OTHER_ARGUMENTS = {
+    **dict.fromkeys(("n_jobs", "num_procs", "num_workers", "processes", "max_workers"), "workers=…"),
+    "num_threads": 'workers=…, backend="threads"',
+    "prefer": "backend=…",
+    "batch_size": "chunk_size=…",
+    "chunksize": "chunk_size=…, which is rarely needed: chunks follow the time that items take",
+    **dict.fromkeys(("initializer", "initargs"), "setup=…, whose result is the second argument of each call"),
+    "maxtasksperchild": "max_items_per_worker=…",
+    "error_handler": 'on_error="raise", "return" or "skip"',
+    "verbose": "progress=…",
+}
+"""What joblib, `multiprocessing` and speedy_utils call the arguments."""
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
+def explain_other_names(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Answer an argument that other libraries have with the name that it has here."""
+
+    @functools.wraps(function)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        for name in kwargs:
+            if name in _OTHER_ARGUMENTS:
+                raise TypeError(f"{function.__name__} has no argument {name!r}: write {_OTHER_ARGUMENTS[name]}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+@explain_other_names
 def parallel_map(
     fn: Callable[..., Any],
     items: Iterable[Any],
     *,
-    workers: int | Literal["auto"] = "auto",
+    workers: int | Literal["auto"] | None = "auto",
     backend: BackendName = "processes",
     setup: Callable[[], Any] | None = None,
     timeout: float | None = None,
@@ -57,7 +85,7 @@ def parallel_map(
     Args:
         fn: Called as `fn(item)`, or as `fn(item, state)` with `setup`.
         items: Any iterable.
-        workers: `"auto"`: the smallest of usable CPUs, physical cores, CPU quota and what memory allows.
+        workers: `"auto"` or None: the smallest of usable CPUs, physical cores, CPU quota and what memory allows.
         backend: `"processes"`, `"threads"`, `"serial"` (in the caller, for debugging), or `"auto"`: the caller for
             jobs that take less than a second, else processes. `"ray"`: on the Ray cluster that is running, or at
             `RAY_ADDRESS`; else one is started on this machine.
@@ -89,11 +117,12 @@ def parallel_map(
     return list(call.in_order(holds_all=True) if ordered else call.as_completed())
 
 
+@explain_other_names
 def parallel_imap(
     fn: Callable[..., Any],
     items: Iterable[Any],
     *,
-    workers: int | Literal["auto"] = "auto",
+    workers: int | Literal["auto"] | None = "auto",
     backend: BackendName = "processes",
     setup: Callable[[], Any] | None = None,
     timeout: float | None = None,
@@ -155,7 +184,7 @@ class _Call:
         total = find_length(items)
         log = progress if isinstance(progress, EventLog) else None
         is_shown = None if isinstance(progress, EventLog) else progress
-        display = displays.choose_display(progress=is_shown, monitor=monitor)
+        display = choose_display(progress=is_shown, monitor=monitor)
         name = str(getattr(fn, "__name__", "items")).strip("<>")
         self._observer = Observer(desc or name, total, display, log)
         self._run = ParallelRun(Job(fn, setup), items, options, self._observer, total=total)

@@ -11,39 +11,45 @@ from itertools import chain, islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
+from gristmill.engine import machine
 from gristmill.engine.item_queue import NOT_READY
-from gristmill.engine.machine import resources
-from gristmill.engine.machine.memory import MemoryWatch
-from gristmill.engine.machine.pinning import choose_machine_places, parse_pin
-from gristmill.engine.pool.worker_pool import WorkerPool
+from gristmill.engine.machine import MemoryWatch, choose_machine_places, parse_pin
 from gristmill.engine.scheduler import Policy, Scheduler
-from gristmill.engine.worker import nesting
+from gristmill.engine.worker.chunk import is_first_nested_call, is_inside_worker
+from gristmill.engine.worker.pickling import DeferredInterrupt
+from gristmill.engine.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from gristmill.engine.backend import Backend
     from gristmill.engine.failures import OnPoison
-    from gristmill.engine.machine.pinning import Pin
-    from gristmill.engine.observing.observer import Observer
+    from gristmill.engine.machine import Pin
+    from gristmill.engine.observer import Observer
     from gristmill.engine.worker.job import Job
 
 _BACKENDS = {
-    "serial": ("gristmill.engine.backends.serial", "SerialBackend"),
-    "threads": ("gristmill.engine.backends.threads", "ThreadBackend"),
+    "serial": ("gristmill.engine.backends.in_process", "SerialBackend"),
+    "threads": ("gristmill.engine.backends.in_process", "ThreadBackend"),
     "processes": ("gristmill.engine.backends.processes", "ProcessBackend"),
     "ray": ("gristmill.engine.backends.ray", "RayBackend"),
 }
 BACKENDS = (*_BACKENDS, "auto")
+_OTHER_BACKENDS = {
+    **dict.fromkeys(("mp", "multiprocessing", "process", "loky", "spawn", "fork", "forkserver"), "processes"),
+    **dict.fromkeys(("thread", "threading", "threadpool"), "threads"),
+    **dict.fromkeys(("seq", "sequential", "safe"), "serial"),
+}
+"""What joblib, `multiprocessing` and speedy_utils call them."""
 IN_PROCESS_BACKENDS = ("serial", "threads")
-"""The backends without processes of their own: nothing there can be killed, so there are no timeouts."""
+"""The backends without separate processes: nothing there can be killed, so there are no timeouts."""
 _SMALL_JOB_SECONDS = 1.0
 _ESTIMATE_AFTER_SECONDS = 0.05
 """How long items run in the caller before their time is extrapolated to the whole job."""
 _UNKNOWN_LENGTH_SECONDS = 0.2
-"""How long items run in the caller if nobody knows how many there are."""
+"""How long items run in the caller if it is not known how many there are."""
 _BARE_WORKER_BYTES = 32 << 20
 """The memory of a worker that has imported nothing."""
 
@@ -54,7 +60,8 @@ _log = logging.getLogger("gristmill")
 class Options:
     """The options that all parallel calls share, checked on creation."""
 
-    workers: int | Literal["auto"] = "auto"
+    workers: int | Literal["auto"] | None = "auto"
+    """None is `"auto"`, too: `multiprocessing.Pool` has it so."""
     backend: str = "processes"
     timeout: float | None = None
     retries: int = 0
@@ -64,7 +71,11 @@ class Options:
     max_growth_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        if own_name := _OTHER_BACKENDS.get(self.backend):
+            raise UsageError(f"there is no backend {self.backend!r} here", help=f'it is called "{own_name}"')
         check_choice("backend", self.backend, BACKENDS)
+        if self.workers is None:
+            object.__setattr__(self, "workers", "auto")
         object.__setattr__(self, "pin", parse_pin(self.pin))
         _check_at_least("workers", self.workers, 1, auto=True)
         _check_at_least("retries", self.retries, 0)
@@ -85,7 +96,8 @@ class Options:
     def _check_backend_support(self, *unsupported: str) -> None:
         for name in unsupported:
             if getattr(self, name) not in (None, "none"):
-                hint = 'use backend="processes", or leave it out'
+                able = "processes" if name == "pin" or self.backend == "ray" else 'processes" or backend="ray'
+                hint = f'use backend="{able}", or leave it out'
                 raise UsageError(
                     f"the {self.backend} backend does not support {name}={getattr(self, name)!r}", help=hint
                 )
@@ -113,7 +125,7 @@ class ParallelRun:
         """Prepare a run. Its workers are borrowed from `pool` if that has the backend of the options."""
         self._job = job
         self._items = iter(items)
-        self._options = options = _make_serial(options) if nesting.is_inside_worker() else options
+        self._options = options = _make_serial(options) if is_inside_worker() else options
         self._observer = observer
         self._total = total
         self._on_poison = on_poison
@@ -157,7 +169,7 @@ class ParallelRun:
         options = self._options
         backend = _find_backend(backend_name)
         measures_memory = backend.can_kill and backend.is_local
-        # While the caller measures how long an item takes, items must end one by one, whatever chunk size was set.
+        # While the caller measures how long an item takes, items must end one by one, at any chunk size.
         is_measuring = self._starts_in_caller and backend_name == "serial" and options.chunk_size != "auto"
         policy = Policy(
             workers=choose_num_workers(options.workers, backend_name),
@@ -235,29 +247,30 @@ def make_pool(
 
 def _find_backend(name: str) -> type[Backend]:
     module, class_name = _BACKENDS[name]
-    backend: type[Backend] = getattr(import_module(module), class_name)
+    with DeferredInterrupt():
+        backend: type[Backend] = getattr(import_module(module), class_name)
     return backend
 
 
-def choose_num_workers(workers: int | Literal["auto"], backend: str = "processes") -> int:
+def choose_num_workers(workers: int | Literal["auto"] | None, backend: str = "processes") -> int:
     """Choose how many workers a job of many items starts with: as many as asked for, or as there are cores."""
     if backend == "serial":
         return 1
-    if workers != "auto":
+    if isinstance(workers, int):
         return workers
     if backend == "ray":
         from gristmill.engine.ray_workers.cluster import count_cpus  # noqa: PLC0415  (the door to Ray)
 
         return count_cpus()
-    num_workers, _ = resources.count_usable_workers()
+    num_workers, _ = machine.count_usable_workers()
     if backend not in IN_PROCESS_BACKENDS:
-        return max(1, min(num_workers, resources.read_memory_available() // _BARE_WORKER_BYTES))
+        return max(1, min(num_workers, machine.read_memory_available() // _BARE_WORKER_BYTES))
     return num_workers
 
 
 def _make_serial(options: Options) -> Options:
     """Return the options of a call inside a worker, where it runs serially."""
-    if nesting.is_first_nested_call():
+    if is_first_nested_call():
         warning = f"; its timeout of {options.timeout:g} s is ignored" if options.timeout else ""
         _log.warning("a parallel call inside a worker runs serially, in that worker%s", warning)
     return replace(options, backend="serial", timeout=None, pin="none", max_items_per_worker=None)

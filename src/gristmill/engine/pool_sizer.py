@@ -14,9 +14,9 @@ from gristmill.core.quantities import format_bytes
 
 if TYPE_CHECKING:
     from gristmill.engine.backend import Died
-    from gristmill.engine.machine.memory import MemoryWatch
-    from gristmill.engine.observing.observer import Observer
-    from gristmill.engine.pool.job_workers import JobWorkers, PooledWorker
+    from gristmill.engine.job_workers import JobWorkers, PooledWorker
+    from gristmill.engine.machine import MemoryWatch
+    from gristmill.engine.observer import Observer
 
 
 class PoolSizer:
@@ -67,7 +67,7 @@ class PoolSizer:
         """Whether the kernel killed a worker for lack of memory. To be asked once for each death."""
         if event.out_of_memory:
             return True
-        # The kernel's counter is the only witness: an out-of-memory kill looks like anybody's SIGKILL.
+        # The kernel's counter is the only witness: an out-of-memory kill looks like any other SIGKILL.
         return event.signal == "SIGKILL" and self._memory is not None and self._memory.has_oom_killer_fired()
 
     def shrink_for(self, item: int) -> None:

@@ -1,4 +1,4 @@
-"""The event loop behind every parallel call: which worker gets what next, and what follows from each event.
+"""The event loop of every parallel call: which worker gets what next, and what follows from each event.
 
 One thread, no locks. The loop never waits for a particular worker: it waits for any event or for the next timer. Every
 item leaves exactly once, with its result or with its failure.
@@ -20,9 +20,9 @@ from gristmill.engine import backend as backends
 from gristmill.engine.failure_report import FinalFailure
 from gristmill.engine.failures import FailureHandler, find_suspect, may_have_run
 from gristmill.engine.item_queue import ChunkSizer, ItemQueue
-from gristmill.engine.pool.job_workers import JobWorkers
+from gristmill.engine.job_workers import JobWorkers
 from gristmill.engine.pool_sizer import PoolSizer
-from gristmill.engine.worker.captured_error import CapturedError
+from gristmill.engine.worker.pickling import CapturedError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from gristmill.engine.backend import Died, Event, Finishing, Results, SetupFailed, Undecodable, WorkerHandle
     from gristmill.engine.failures import IsolatedRun, OnPoison
-    from gristmill.engine.machine.memory import MemoryWatch
-    from gristmill.engine.observing.observer import Observer
-    from gristmill.engine.pool.job_workers import PooledWorker
-    from gristmill.engine.pool.worker_pool import WorkerPool
+    from gristmill.engine.job_workers import PooledWorker
+    from gristmill.engine.machine import MemoryWatch
+    from gristmill.engine.observer import Observer
     from gristmill.engine.worker.chunk import Chunk, ChunkResults
     from gristmill.engine.worker.job import Job
+    from gristmill.engine.worker_pool import WorkerPool
 
 _TICK_SECONDS = 1.0
 _GROWTH_SECONDS = 0.1
@@ -171,9 +171,9 @@ class Scheduler:
     def _send_ahead(self) -> None:
         """Send busy workers the chunk that they run next, so that they do not wait for a message between two chunks.
 
-        It waits there behind another one while others may become idle. So it is done only where chunks are short and
-        every worker still gets another one after it, and not while an item is watched because it failed: a death must
-        point to what was running.
+        It waits there while other workers may become idle. So it is done only where chunks are short and every worker
+        still gets another one after it, and not while an item is watched because it failed: a death must point to what
+        was running.
         """
         if self._policy.max_items_per_worker is not None or self._failures.has_open_cases or self._failures.has_work:
             return
@@ -220,7 +220,7 @@ class Scheduler:
             num_bytes = worker.handle.send(chunk)
         except KeyboardInterrupt:
             raise
-        except BaseException as raised:  # whatever the items' own code raises, sys.exit() included
+        except BaseException as raised:  # anything that the items' own code raises, sys.exit() included
             error = CapturedError(raised, "unpicklable", about="the argument cannot be pickled")
             self._dissolve(chunk, error, was_run=False)
             return False

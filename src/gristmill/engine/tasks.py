@@ -15,15 +15,14 @@ from gristmill.engine.worker.chunk import Unfinished
 from gristmill.engine.worker.job import Context, Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from gristmill.engine.failure import Failure
+    from gristmill.engine.failure_report import Failure
     from gristmill.engine.failures import Probe
-    from gristmill.engine.machine.pinning import Pin
-    from gristmill.engine.observing.events import EventLog
-    from gristmill.engine.observing.observer import Observer, RunWatch, WorkerUse
+    from gristmill.engine.machine import Pin
+    from gristmill.engine.observer import EventLog, Observer, RunWatch, WorkerUse
     from gristmill.engine.parallel_run import ParallelRun
-    from gristmill.engine.pool.worker_pool import WorkerPool
+    from gristmill.engine.worker_pool import WorkerPool
 
 __all__ = ["NOT_READY", "Context", "JobUse", "NotReady", "Stopwatch", "Task", "Unfinished", "run_tasks"]
 
@@ -68,7 +67,7 @@ class Stopwatch:
         """Return what the workers of a job have used in it, before it is added."""
         uses = []
         for worker in observer.workers:
-            # Clocks of processes have ticks of 10 ms, and may be behind the one of this process.
+            # Clocks of processes have ticks of 10 ms, and may be late compared with the one of this process.
             seconds = max(0.0, worker.cpu_seconds - self._cpu_seconds.get(worker.key, 0.0))
             uses.append(replace(worker, cpu_seconds=seconds))
         return uses
@@ -104,7 +103,7 @@ def run_tasks(
     pool: WorkerPool | None = None,
     runs_user_code: bool = True,
     watch: RunWatch | None = None,
-) -> Iterator[tuple[Task, Any]]:
+) -> Generator[tuple[Task, Any], None, None]:
     """Run `function(task, context)` on every task; yield `(task, result)` as tasks finish.
 
     The first final failure is raised at once, with the task's name in a note; results yielded before stay valid. The
@@ -112,9 +111,9 @@ def run_tasks(
 
     A task that kills its workers, or that exceeds its timeout, can be taken apart: `on_poison(task, failure, position)`
     returns a generator that yields tasks to try in isolation, receives the result or `Failure` of each, and returns a
-    task to run in its place (without the record that kills), or None to let it fail. `num_bytes` is the
-    expected sum of the tasks' counters `bytes`: progress is then shown by bytes. A task that makes its worker grow by
-    more than `max_growth_bytes` fails as `out_of_memory`.
+    task to run instead (without the record that kills), or None to let it fail. `num_bytes` is the expected sum of the
+    tasks' counters `bytes`: progress is then shown by bytes. A task that makes its worker grow by more than
+    `max_growth_bytes` fails as `out_of_memory`.
 
     A function may return `Unfinished(result, finish)`: the task has ended when `finish()` has returned. A worker
     process runs the next task meanwhile.
@@ -136,9 +135,9 @@ def run_tasks(
     greeting 5
     """
     # Workers import this module for its classes, and need no scheduler.
-    from gristmill.engine.observing.observer import Observer  # noqa: PLC0415
-    from gristmill.engine.observing.progress import choose_display  # noqa: PLC0415
+    from gristmill.engine.observer import Observer  # noqa: PLC0415
     from gristmill.engine.parallel_run import Options, ParallelRun, find_length  # noqa: PLC0415
+    from gristmill.engine.progress import choose_display  # noqa: PLC0415
 
     options = Options(
         workers=workers,
@@ -180,7 +179,7 @@ class _TasksInFlight:
 
 def _yield_results(
     run: ParallelRun, in_flight: _TasksInFlight, observer: Observer, stopwatch: Stopwatch
-) -> Iterator[tuple[Task, Any]]:
+) -> Generator[tuple[Task, Any], None, None]:
     with observer, closing(run.outcomes()) as outcomes:
         for first, values in outcomes:
             for index, value in enumerate(values, first):

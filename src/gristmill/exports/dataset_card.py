@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from gristmill.shards.report import make_report
+from gristmill.shards.derived_files import make_report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifest import Manifest
 
 CARD = "README.md"
 _UNKNOWN = "not stated"

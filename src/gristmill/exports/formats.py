@@ -1,23 +1,20 @@
 """The table of export formats. It is the only place that knows all of them.
 
-To add a format, write an `ExportFormat` with its `Layout` in a file of its own and add it to the table below. An
-installed package adds one through an entry point in `gristmill.exports`.
+To add a format, write an `ExportFormat` with its `Layout` and add it to the table below. An installed package adds one
+through an entry point in `gristmill.exports`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
-from gristmill.exports.arrays import ArraysFormat
-from gristmill.exports.chunks import LitdataFormat, MdsFormat
+from gristmill.exports.arrays import ArraysFormat, LlmcFormat, NanogptFormat
+from gristmill.exports.folders import LitdataFormat, LlamafactoryFormat, MdsFormat
 from gristmill.exports.layout import ExportFormat
-from gristmill.exports.llamafactory import LlamafactoryFormat
-from gristmill.exports.megatron import MegatronFormat
-from gristmill.exports.megatron_bridge import MegatronBridgeFormat
+from gristmill.exports.megatron import MegatronBridgeFormat, MegatronFormat
 from gristmill.exports.olmo_core import OlmoCoreFormat
-from gristmill.exports.streams import LlmcFormat, NanogptFormat
 from gristmill.exports.tables import JsonlTables, ParquetTables, WebdatasetTables
 from gristmill.runtime.plugins import EXPORT, find_plugin, list_plugin_names, refuse_shadowed
 

@@ -1,6 +1,7 @@
-"""Export to Megatron's indexed dataset: `.bin` (the ids of documents) and `.idx` (where each begins), byte for byte.
+"""Export for Megatron: its indexed dataset of documents, and the packed Parquet files of Megatron-Bridge.
 
-`.idx`, little-endian, without gaps, for S documents of one sequence each:
+The indexed dataset is `.bin` (the ids of documents) and `.idx` (where each begins), byte for byte as Megatron writes
+it. `.idx`, little-endian, without gaps, for S documents of one sequence each:
 
     0   9 bytes  "MMIDIDX" 0 0
     9   u64      version 1
@@ -12,6 +13,14 @@
         i64[S+1] the first sequence of each document, and S
 
 A document without tokens is a sequence without tokens. The format holds no loss mask and no origins.
+
+Megatron-Bridge and the Nemotron recipes read `*.idx.parquet`. A row is `input_ids` (without padding), `loss_mask` (1
+where the next token of the same document is trained) and `seq_start_id` (where documents begin). The reader keeps one
+row group in memory, so they are small: 500 rows.
+
+It shifts the labels in each document, so the inputs of a document are one token shorter than what is stored.
+If the dataset was packed with `align`, the inputs are padded to a multiple of it, as context parallelism needs it: with
+the end token, because the reader takes end tokens at the end of a document for padding.
 """
 
 from __future__ import annotations
@@ -24,20 +33,34 @@ import numpy as np
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS
-from gristmill.exports.layout import PlannedFile
-from gristmill.exports.streams import TokenStream, TokenStreamFormat
-from gristmill.exports.tokens import read_shard_batches
+from gristmill.exports.arrays import TokenStream, TokenStreamFormat
+from gristmill.exports.layout import (
+    Layout,
+    PlannedFile,
+    find_align,
+    read_shard_batches,
+    refuse_unpacked,
+    refuse_untokenized,
+)
+from gristmill.exports.tables import ParquetTables, TablesLayout
+from gristmill.exports.training import MEGATRON_BRIDGE
+from gristmill.shards.formats.shard_format import ShardFormat
 from gristmill.shards.token_rows import document_lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
+    from gristmill.shards.manifest import Manifest
+    from gristmill.storage.locations import Location
+
 
 _HEAD = struct.Struct("<9sQBQQ")
 _TYPE_CODES = {np.dtype(np.uint16): 8, np.dtype(np.int32): 4}
 _MAX_DOCUMENTS = 2**31 - 1  # Megatron counts them in int32
-_BIN, _IDX = 0, 1
+_IDX = 1
+"""The number of the index among the files of a split."""
+_ROW_GROUP_ROWS = 500
 
 
 def id_type(vocab_size: int) -> np.dtype[np.integer]:
@@ -56,6 +79,7 @@ class MegatronFormat(TokenStreamFormat):
     """Megatron's indexed dataset, one for each split. Megatron shuffles documents when it loads them."""
 
     name = "megatron"
+    readable_stores = ("s3",)
     shuffles_documents = True
 
     def make_layout(self, split: ExportSplit) -> MegatronLayout:
@@ -63,7 +87,7 @@ class MegatronFormat(TokenStreamFormat):
 
 
 @dataclass(frozen=True, slots=True)
-class MegatronLayout:
+class MegatronLayout(Layout):
     """A `Layout` of one split. The index is the last file: without it, Megatron ignores the data."""
 
     split: str
@@ -88,9 +112,6 @@ class MegatronLayout:
             PlannedFile(f"_{self.split}.idx", _HEAD.size + 20 * count + 8, head),
         ]
 
-    def later_names(self) -> Iterator[str]:
-        return iter(())
-
     def fill(self, slot: ShardSlot, targets: Targets) -> None:
         kind = id_type(self.vocab_size)
         advice = f"a vocabulary of {self.vocab_size} makes Megatron use {kind}: give the right --vocab-size"
@@ -108,4 +129,57 @@ class MegatronLayout:
             row, token = row + len(lengths), token + int(lengths.sum())
 
     def usage(self, prefix: str) -> str:
-        return f"--data-path {prefix}_{self.split}"
+        stored = " --object-storage-cache-path CACHE --no-mmap-bin-files" if "://" in prefix else ""
+        return f"--data-path {prefix}_{self.split}{stored}"
+
+
+class MegatronBridgeFormat(ParquetTables):
+    """Parquet files of packed rows for supervised fine-tuning with Megatron-Bridge."""
+
+    name = MEGATRON_BRIDGE
+    takes_columns = False
+    readable_stores = ()
+    pads_documents = True
+
+    def check_dataset(self, manifest: Manifest, folder: Location) -> None:
+        refuse_untokenized(manifest, self.name, folder)
+        refuse_unpacked(manifest, self.name, folder)
+        if find_align(manifest) > 1 and _find_end_id(manifest) is None:
+            raise UsageError(
+                f"{folder} was packed with align, but its tokenizer has no end token: Megatron-Bridge recognizes "
+                "padding by it",
+                help="run the recipe with a tokenizer that names its end token, or without align",
+            )
+
+    def make_layout(self, split: ExportSplit) -> MegatronBridgeLayout:
+        return MegatronBridgeLayout(
+            split.name,
+            ShardFormat.of("parquet"),
+            len(split.slots),
+            split.schema,
+            split.manifest.format,
+            is_tokens=True,
+            columns=MEGATRON_BRIDGE,
+            row_group_rows=split.row_group_rows or _ROW_GROUP_ROWS,
+            infix=".idx",
+            align=find_align(split.manifest),
+            pad_id=_find_end_id(split.manifest) or 0,
+            row_length=split.manifest.row_length or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronBridgeLayout(TablesLayout):
+    """A `Layout` of one split: tables that Megatron-Bridge reads as rows that were packed before training."""
+
+    row_length: int = 0
+
+    def usage(self, prefix: str) -> str:
+        key = "packed_train_data_path" if self.split == "train" else "packed_val_data_path"
+        padding = f", pad_seq_to_mult={self.align}" if self.align > 1 else ""
+        paths = f'{key}="{prefix}_{self.split}-*.idx.parquet"'
+        return f"PackedSequenceSpecs(packed_sequence_size={self.row_length}{padding}, {paths})"
+
+
+def _find_end_id(manifest: Manifest) -> int | None:
+    return manifest.tokenizer.eos_id if manifest.tokenizer is not None else None

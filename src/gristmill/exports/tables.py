@@ -1,5 +1,7 @@
 """Export to Parquet, JSON Lines and WebDataset: one file for each shard.
 
+In Parquet, a split other than `train` is one file: nanochat takes the last file of a folder for validation.
+
 Documents and samples are written as the `write` step writes them, with all their columns. Token rows keep all columns
 in Parquet; JSON Lines and WebDataset have no good place for origins, so those are left out.
 
@@ -27,17 +29,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.core.errors import UsageError
-from gristmill.core.json_text import JSON_TYPE, NAN_AS_NULL, count_not_finite, is_json
-from gristmill.core.json_values import encode_json
+from gristmill.core.json_values import JSON_TYPE, NAN_AS_NULL, count_not_finite, encode_json, is_json
 from gristmill.core.media import list_byte_columns, list_image_columns
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT
-from gristmill.exports.layout import ExportFormat, PlannedFile
-from gristmill.exports.tokens import check_shard_batches, read_shard_batches
+from gristmill.exports.layout import ExportFormat, Layout, PlannedFile, check_shard_batches, read_shard_batches
 from gristmill.exports.training import STORED, TRAINING, make_training_rows, training_schema
-from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, SAMPLE_BYTES, SAMPLES_SCHEMA, read_mapped_batches
-from gristmill.shards.damage import make_damage_error
-from gristmill.shards.formats.image_structs import to_parquet_schema, unwrap_image_columns
+from gristmill.shards.canonical import (
+    ORIGINS_SCHEMA,
+    SAMPLE_BYTES,
+    SAMPLES_SCHEMA,
+    make_damage_error,
+    read_mapped_batches,
+)
 from gristmill.shards.formats.jsonl import read_line_chunks
+from gristmill.shards.formats.parquet import to_parquet_schema, unwrap_image_columns
 from gristmill.shards.formats.shard_format import ShardFormat, open_shard, write_shard
 from gristmill.shards.formats.tar import BLOCK, TarShard, encode_member
 from gristmill.shards.formats.tar_members import MemberLayout, build_sample_columns
@@ -49,7 +54,7 @@ if TYPE_CHECKING:
 
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
     from gristmill.shards.formats.base import ByteSink
-    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifest import Manifest
     from gristmill.storage.locations import Location
 
 _PIECE_BYTES = 1 << 20
@@ -62,6 +67,7 @@ class TableFormat(ExportFormat):
     """A shard format as an export format: it takes any dataset."""
 
     takes_columns = True
+    readable_stores: ClassVar[tuple[str, ...]] = ("s3", "gs", "az")
     shard_format: ClassVar[str] = ""
     """The format of the files, if it has another name."""
     chat_columns: ClassVar[str] = TRAINING
@@ -80,16 +86,18 @@ class TableFormat(ExportFormat):
         return self.chat_columns if manifest.kind == CHATS else STORED
 
     def make_layout(self, split: ExportSplit) -> TablesLayout:
+        joined_slots = tuple(split.slots) if self.name == "parquet" and split.name != "train" else ()
         return TablesLayout(
             split.name,
             ShardFormat.of(self.shard_format or self.name),
-            len(split.slots),
+            1 if joined_slots else len(split.slots),
             split.schema,
             split.manifest.format,
             is_tokens=split.manifest.holds_rows,
             columns=split.columns,
             members=find_members(split.manifest),
             row_group_rows=split.row_group_rows,
+            joined_slots=joined_slots,
         )
 
 
@@ -102,6 +110,7 @@ class WebdatasetTables(TableFormat):
     """Tars of samples. Trainers that read tars decode the stored members, so chats keep their columns."""
 
     name = "webdataset"
+    readable_stores = ("s3", "gs")
     chat_columns = STORED
 
 
@@ -120,7 +129,7 @@ class JsonlTables(TableFormat):
 
 
 @dataclass(frozen=True, slots=True)
-class TablesLayout:
+class TablesLayout(Layout):
     """A `Layout` of one split: a file of rows for each shard."""
 
     split: str
@@ -136,10 +145,12 @@ class TablesLayout:
     """The members of samples in the dataset's tars."""
     row_group_rows: int | None = None
     """The rows in a row group of Parquet; None: as many as 32 MiB hold."""
+    joined_slots: tuple[ShardSlot, ...] = ()
+    """All shards of the split, if they are written to one file."""
     infix: str = ""
     """What precedes the suffix of the files' names."""
     align: int = 1
-    """Documents of token rows are padded to multiples of this, with `pad_id`."""
+    """Documents of token rows are padded with `pad_id`, so that the inputs of each are a multiple of this."""
     pad_id: int = 0
 
     @property
@@ -152,28 +163,39 @@ class TablesLayout:
     def fill(self, slot: ShardSlot, targets: Targets) -> int:
         """Write the file of a shard; return how many numbers JSON could not hold."""
         counts: Counter[str] = Counter()
+        if self.joined_slots and slot.number:
+            return 0  # the first shard's task writes them all
+        slots = self.joined_slots or (slot,)
         with Path(targets.paths[slot.number]).open("wb") as file:
             if self.is_tokens:
-                self._write_tokens(slot, file)
+                self._write_tokens(slots, file)
             else:
-                documents = self._read_records(slot)
-                batches = check_shard_batches(documents, slot.path, slot.rows)
-                if self.format.keeps_record:
-                    batches = _count_nan(batches, counts)
+                batches = self._read_records(slots, counts)
                 write_shard(self.format, self._batch_schema, batches, file, self.row_group_rows)
             file.flush()
             os.fsync(file.fileno())
         return counts[NAN_AS_NULL]
 
-    def _read_records(self, slot: ShardSlot) -> Iterator[pa.RecordBatch]:
-        if self.members is not None:
-            return _read_samples(slot, self.schema, self.members)
-        return _read_documents(slot, self.stored_format, self._batch_schema)
+    def _read_records(self, slots: Sequence[ShardSlot], counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+        for slot in slots:
+            if self.members is not None:
+                batches = _read_samples(slot, self.schema, self.members)
+            elif self.stored_format == "arrow":
+                batches = _cut_batches(read_mapped_batches(Path(slot.path), slot.schema))
+            elif self.stored_format == "parquet":
+                batches = _read_parquet(slot)
+            else:
+                batches = _read_json_records(slot, self.stored_format, self._batch_schema)
+            for batch in check_shard_batches(batches, slot.path, slot.rows):
+                if self.format.keeps_record:
+                    counts[NAN_AS_NULL] += sum(map(count_not_finite, batch.columns))
+                yield batch
 
     def usage(self, prefix: str) -> str:
         last = f"00000..{self.num_files - 1:05d}"
         if self.format.name == "webdataset":
-            return f'webdataset.WebDataset("{prefix}_{self.split}-{{{last}}}.tar")'
+            urls = f"{prefix}_{self.split}-{{{last}}}.tar"
+            return f'webdataset.WebDataset("{f"pipe:aws s3 cp {urls} -" if urls.startswith("s3:") else urls}")'
         kind = "json" if self.format.name == "jsonl" else "parquet"
         return f'datasets.load_dataset("{kind}", data_files="{prefix}_{self.split}-*{self.format.suffix}")'
 
@@ -188,8 +210,9 @@ class TablesLayout:
         text = [field for field in self.schema if field.name == TEXT]
         return pa.schema([pa.field(ORIGIN, ORIGIN_TYPE), *text, pa.field(RECORD, RECORD_TYPE)])
 
-    def _write_tokens(self, slot: ShardSlot, file: ByteSink) -> None:
-        batches, schema = read_shard_batches(slot), self.schema
+    def _write_tokens(self, slots: Sequence[ShardSlot], file: ByteSink) -> None:
+        batches: Iterator[pa.RecordBatch] = itertools.chain.from_iterable(map(read_shard_batches, slots))
+        schema = self.schema
         if self.columns != STORED:
             batches = (make_training_rows(batch, self.columns, self.align, self.pad_id) for batch in batches)
             schema = training_schema(self.columns)
@@ -201,11 +224,13 @@ class TablesLayout:
         if self.format.name == "jsonl":
             write_shard(self.format, pa.schema([schema.field(name) for name in columns]), pieces, file)
             return
-        row = slot.first_row
+        row = slots[0].first_row
         for piece in pieces:
             for values in zip(*(piece.column(name) for name in columns), strict=True):
                 for name, value in zip(columns, values, strict=True):
-                    for part in encode_member(f"{row:012d}.{name}.npy", _encode_npy(value)):
+                    content = io.BytesIO()
+                    np.save(content, value.values.to_numpy(zero_copy_only=False), allow_pickle=False)
+                    for part in encode_member(f"{row:012d}.{name}.npy", content.getvalue()):
                         file.write(part)
                 row += 1
         file.write(bytes(2 * BLOCK))
@@ -216,20 +241,6 @@ def _cut_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         step = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
-
-
-def _encode_npy(value: pa.ListScalar) -> bytes:
-    content = io.BytesIO()
-    np.save(content, value.values.to_numpy(zero_copy_only=False), allow_pickle=False)
-    return content.getvalue()
-
-
-def _read_documents(slot: ShardSlot, stored_format: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if stored_format == "arrow":
-        return _cut_batches(read_mapped_batches(Path(slot.path), slot.schema))
-    if stored_format == "parquet":
-        return _read_parquet(slot)
-    return _read_json_records(slot, stored_format, schema)
 
 
 def _read_parquet(slot: ShardSlot) -> Iterator[pa.RecordBatch]:
@@ -248,7 +259,11 @@ def _read_samples(slot: ShardSlot, schema: pa.Schema, members: MemberLayout) -> 
     """Read the samples of a tar, in pieces of the batches of the side file that holds their origins."""
     records = TarShard(Path(slot.path), members).rows()
     for side in read_mapped_batches(Path(str(slot.origins)), SAMPLES_SCHEMA):
-        for piece in _cut_by_bytes(side):
+        # A piece ends where its samples have about as many bytes as a piece of rows.
+        ends = np.cumsum(side.column(SAMPLE_BYTES).to_numpy())
+        starts = np.flatnonzero(np.diff(ends // _PIECE_BYTES, prepend=-1))
+        for start, stop in itertools.pairwise((*starts.tolist(), side.num_rows)):
+            piece = side.slice(start, stop - start)
             samples = list(itertools.islice(records, piece.num_rows))
             if len(samples) < piece.num_rows:
                 raise make_damage_error(slot.path, "holds fewer records than there are origins")
@@ -256,20 +271,6 @@ def _read_samples(slot: ShardSlot, schema: pa.Schema, members: MemberLayout) -> 
             yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
     if next(records, None) is not None:
         raise make_damage_error(slot.path, "holds more records than there are origins")
-
-
-def _cut_by_bytes(side: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut the origins of samples where the samples have about as many bytes as a piece."""
-    ends = np.cumsum(side.column(SAMPLE_BYTES).to_numpy())
-    starts = np.flatnonzero(np.diff(ends // _PIECE_BYTES, prepend=-1))
-    for start, stop in itertools.pairwise((*starts.tolist(), side.num_rows)):
-        yield side.slice(start, stop - start)
-
-
-def _count_nan(batches: Iterable[pa.RecordBatch], counts: Counter[str]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        counts[NAN_AS_NULL] += sum(map(count_not_finite, batch.columns))
-        yield batch
 
 
 def _read_json_records(slot: ShardSlot, stored_format: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

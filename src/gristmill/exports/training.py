@@ -74,13 +74,15 @@ def make_training_rows(rows: pa.RecordBatch, columns: str, align: int = 1, pad_i
         is_filled = (np.arange(row_length) < filled[:, None]).ravel()
         ids = rows.column(INPUT_IDS).flatten().to_numpy().astype(np.int32)
         labels, attention = (
-            _spread_over_rows(values, is_filled, fill) for values, fill in ((labels, _IGNORED), (attention, 0))
+            _spread(values, is_filled, len(ids), fill) for values, fill in ((labels, _IGNORED), (attention, 0))
         )
         filled = np.full(rows.num_rows, row_length)
     trains_next = np.append(is_label[1:], False)  # the first token of the next document is no label
     if align > 1:
         places, sizes, filled = align_documents(rows, sizes, align)
-        ids, trains_next = (_put(values, places, sizes, fill) for values, fill in ((ids, pad_id), (trains_next, False)))
+        ids, trains_next = (
+            _spread(values, places, int(sizes.sum()), fill) for values, fill in ((ids, pad_id), (trains_next, False))
+        )
     ends = pa.array(np.concatenate([[0], np.cumsum(filled)]).astype(np.int32))
     document_ends = rows.column(LENGTHS).offsets.to_numpy()
     documents = pa.array(document_ends - document_ends[0])
@@ -107,11 +109,12 @@ def make_training_rows(rows: pa.RecordBatch, columns: str, align: int = 1, pad_i
 def align_documents(
     rows: pa.RecordBatch, sizes: NDArray[np.int32], align: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Pad documents to multiples of `align`: return the place of each token, the sizes of documents and those of rows.
+    """Pad documents to a multiple of `align` and one token more, which the reader drops when it shifts the labels.
 
-    Documents of 5 and 3 tokens with `align` 4 have the sizes 8 and 4, and the places 0 to 4 and 8 to 10.
+    Returns the place of each token, the sizes of documents and those of rows. With `align` 4, documents of 5 and 3
+    tokens have 4 and 2 inputs; both are stored with 5 tokens, at the places 0 to 4 and 5 to 7.
     """
-    aligned = -(-sizes.astype(np.int64) // align) * align
+    aligned = -(-(sizes.astype(np.int64) - 1) // align) * align + 1
     padding_before = np.cumsum(aligned - sizes) - (aligned - sizes)
     places = np.arange(int(sizes.sum())) + np.repeat(padding_before, sizes)
     totals = np.concatenate([[0], np.cumsum(aligned)])
@@ -119,8 +122,9 @@ def align_documents(
     return places, aligned, np.diff(totals[offsets - offsets[0]])
 
 
-def _put(values: NDArray[Any], places: NDArray[np.int64], sizes: NDArray[np.int64], fill: Any) -> NDArray[Any]:
-    spread = np.full(int(sizes.sum()), fill, dtype=values.dtype)
+def _spread(values: NDArray[Any], places: NDArray[Any], size: int, fill: Any) -> NDArray[Any]:
+    """Put values at their places, or where these are true, and `fill` everywhere else."""
+    spread = np.full(size, fill, dtype=values.dtype)
     spread[places] = values
     return spread
 
@@ -147,10 +151,3 @@ def _without_padding(lists: pa.Array, filled: NDArray[np.int64]) -> NDArray[Any]
         return values
     row_length = lists.type.list_size
     return values.reshape(-1, row_length)[np.arange(row_length) < filled[:, None]]
-
-
-def _spread_over_rows(values: NDArray[np.int32], is_filled: NDArray[np.bool_], fill: int) -> NDArray[np.int32]:
-    """Put values where rows are filled, and `fill` on padding."""
-    spread = np.full(len(is_filled), fill, dtype=np.int32)
-    spread[is_filled] = values
-    return spread

@@ -18,17 +18,16 @@ import xxhash
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.media import IMAGE_EXTENSIONS, get_extension
 from gristmill.images.codec import ImageError, find_orientation, load_exif, open_image
-from gristmill.storage.listing.paths import find_files
-from gristmill.storage.locations import parse_location
-from gristmill.storage.mapped_files import read_bytes
-from gristmill.storage.stored_paths import path_below
-from gristmill.storage.tars.tar_index import index_tar
+from gristmill.storage.files import read_bytes
+from gristmill.storage.locations import parse_location, path_below
+from gristmill.storage.paths import find_files
+from gristmill.storage.tar_index import index_tar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gristmill.storage.listing.paths import ListedFile
     from gristmill.storage.locations import Location
+    from gristmill.storage.paths import ListedFile
 
 _HEADER_BYTES = 64 << 10
 _TAR = "tar"

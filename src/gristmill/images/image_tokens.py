@@ -4,7 +4,7 @@
     llava       any               →  cut to 336 x 336, patches of 14 pixels               →  24 * 24 = 576 tokens
     gemma3      any               →  256 tokens, between two tokens and two empty lines
 
-The numbers in a rule come from the files of the model's processor, beside its tokenizer. A family without a rule is
+The numbers in a rule come from the files of the model's processor, next to its tokenizer. A family without a rule is
 refused: a wrong number would only show in training, if at all.
 """
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ class ImageRule(msgspec.Struct, frozen=True, kw_only=True):
     inline: str
     """The same for templates that know of no images: it is put into the text of the message."""
     before: str = ""
-    """What the model's processor writes around the repeated token in place of the placeholder."""
+    """What the model's processor writes around the repeated token instead of the placeholder."""
     after: str = ""
     fixed: int | None = None
     """The number of tokens of every image; None: it depends on the size."""
@@ -117,7 +117,7 @@ def _detect_family(settings: Mapping[str, Any]) -> str:
     if name is None:
         raise UsageError(
             "image_tokens: nothing says how many tokens an image has",
-            help="name the family, or put the model's preprocessor_config.json beside its tokenizer; " + _KNOWN,
+            help="name the family, or put the model's preprocessor_config.json next to its tokenizer; " + _KNOWN,
         )
     return _PROCESSORS.get(name, str(name))
 

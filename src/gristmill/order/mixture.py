@@ -8,6 +8,11 @@ closed formulas by 2 to 12.) Longer streams repeat the period, whose counts are 
 
 Phases: other weights from some row on. A phase starts its own period. Draws continue to count from the phases before
 it, so that appending a phase never changes an earlier row. Memory: 0.4 MiB a phase.
+
+`Interleaving` schedules several finite sequences by the same rule, with their numbers of records as weights, so that
+they keep their order and are spread evenly: about 1 ns for each record and source, 8 bytes for each source and border.
+`plan_shares` computes how much a finite mix takes of each source: shares by largest remainders, so that they sum to its
+size, whole epochs first, then a part of one more, as close to the share as whole records allow.
 """
 
 from __future__ import annotations
@@ -20,15 +25,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.core.checks import check_positive_number, check_real_number, check_whole_number
 from gristmill.core.errors import OutOfRangeError, UsageError
-from gristmill.core.numbers import check_real_number, check_whole_number
-from gristmill.order.arrays import check_whole_numbers
+from gristmill.order.permutation import check_whole_numbers
 from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PERIOD = 65536
+MAX_RECORDS = 3_000_000_000
+"""The largest number of interleaved records: its square must be less than 2^63."""
 
 Weights = Mapping[str, float]
 
@@ -218,3 +225,109 @@ def _assign(
         source = slot_sources[phase, slot]
         sources[number] = source
         draws[number] = drawn_before[phase, source] + periods * counts[phase, source] + slot_draws[phase, slot]
+
+
+class Interleaving:
+    """The positions of the records of several sequences in the interleaved one.
+
+    >>> order = Interleaving([4, 2])
+    >>> order.borders(3).tolist()
+    [[0, 0], [2, 1], [4, 2]]
+    >>> order.sources(3, [2, 1], 3).tolist()
+    [0, 0, 1]
+    """
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self.counts = np.array(counts, dtype=np.int64)
+        self.num_records = int(self.counts.sum())
+        if self.num_records > MAX_RECORDS:
+            raise UsageError(
+                f"{self.num_records:,} records cannot be interleaved, at most {MAX_RECORDS:,}",
+                help="set interleave: false; streams mix the sources while they read",
+            )
+
+    def borders(self, step: int) -> NDArray[np.int64]:
+        """Count the records of each source that come before record 0, `step`, 2 `step`, …, and before the end."""
+        drawn = np.zeros(len(self.counts), dtype=np.int64)
+        borders = [drawn.copy()]
+        for first in range(0, self.num_records, step):
+            self._advance(first, drawn, min(step, self.num_records - first))
+            borders.append(drawn.copy())
+        return np.array(borders)
+
+    def sources(self, first: int, drawn: Sequence[int] | NDArray[np.int64], num_records: int) -> NDArray[np.int32]:
+        """Return the source number of each record from `first` on; `drawn` of each source come before it."""
+        return self._advance(first, np.array(drawn, dtype=np.int64), num_records)
+
+    def _advance(self, first: int, drawn: NDArray[np.int64], num_records: int) -> NDArray[np.int32]:
+        sources, draws = np.empty(num_records, dtype=np.int32), np.empty(num_records, dtype=np.int64)
+        schedule(self.counts, first, drawn, sources, draws)
+        return sources
+
+
+@dataclass(frozen=True, slots=True)
+class SourceShare:
+    """The share of one source in a mix. All numbers are in the unit of the mix, rows or tokens."""
+
+    amount: int
+    """How much the mix takes."""
+    available: int
+    """How much the source has, in one epoch."""
+    limit: int
+    """How much the source has in `max_epochs`."""
+
+    @property
+    def whole_epochs(self) -> int:
+        """The number of complete passes over the source."""
+        return self.amount // self.available if self.available else 0
+
+    @property
+    def rest(self) -> int:
+        """How much the mix takes of one more epoch."""
+        return self.amount - self.whole_epochs * self.available
+
+    def count_rows_to_take(self, reached: NDArray[np.int64]) -> int:
+        """Count the records of one more epoch to take: as many as come closest to `rest`.
+
+        `reached[k]` is the sum over the first k records, with `reached[0]` = 0. Records are whole, so the sum may
+        exceed `rest`, but never the limit.
+
+        >>> SourceShare(5, 30, 30).count_rows_to_take(np.array([0, 3, 6, 9]))
+        2
+        """
+        count = int(np.searchsorted(reached, self.rest))
+        if count == len(reached) or (count and reached[count] - self.rest > self.rest - reached[count - 1]):
+            count -= 1
+        while count and reached[count] > self.limit - self.whole_epochs * self.available:
+            count -= 1
+        return count
+
+
+def plan_shares(
+    weights: Mapping[str, float], available: Mapping[str, int], *, size: int, by: str, max_epochs: float
+) -> dict[str, SourceShare]:
+    """Compute the share of each source. `by` is the unit in messages.
+
+    Raises `UsageError` if a source has too little, with the missing amount and a size that would work.
+    """
+    exact = {name: Fraction(check_positive_number(f"the weight of {name}", weight)) for name, weight in weights.items()}
+    total = sum(exact.values())
+    amounts = round_by_largest_remainders({name: size * weight / total for name, weight in exact.items()})
+    # The decimal number that the user wrote is meant: as a float, 0.29 times 100 is 28.999999999999996.
+    epochs = Fraction(check_positive_number("max_epochs", max_epochs)).limit_denominator(10**6)
+    limits = {name: int(epochs * available[name]) for name in weights}
+    short = [name for name, limit in limits.items() if amounts[name] > limit]
+    if short:
+        worst = max(short, key=lambda name: amounts[name] / max(limits[name], 1))
+        passes = "1 epoch" if max_epochs == 1 else f"{max_epochs:g} epochs"
+        shortages = "; ".join(
+            f"{name}: {amounts[name]:,} {by} are needed, but it has {limits[name]:,} in {passes}, "
+            f"{amounts[name] - limits[name]:,} short"
+            for name in short
+        )
+        possible = int(limits[worst] * total / exact[worst])
+        raise UsageError(
+            f"mix: {shortages}",
+            help=f"choose a size of at most {possible:,}, lower the weight of {worst}, or raise max_epochs",
+        )
+    return {name: SourceShare(amounts[name], available[name], limits[name]) for name in weights}

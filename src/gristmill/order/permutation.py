@@ -2,27 +2,34 @@
 
 A balanced Feistel network over the smallest even number of bits that can hold n-1. A result outside of 0..n-1 is sent
 through again until it falls inside (cycle walking: at most 4 times on average, since the domain is below 4n). Each
-round replaces (left, right) by (right, left XOR F(right)), which can be undone whatever F is: hence a bijection.
-
+round replaces (left, right) by (right, left XOR F(right)), which can be undone for any F: hence a bijection.
 F takes the *high* bits of a 64-bit hash. A product whose low bits are taken never carries high bits downward, and then
 all of the first thousand outputs can be odd.
+
+`BlockOrder` reads blocks of consecutive rows once: it shuffles their order, then the rows of n blocks at a time.
+
+    epoch e of a lane:   blocks ─permutation─▶ windows of n blocks ─permutation of the window's rows─▶ rows
+
+Every row is read once an epoch, and a reader holds n blocks. With n = all blocks this is a full shuffle. Row p is a
+pure function: a permutation of the blocks (O(blocks), kept for the epochs in use), two binary searches, and a
+permutation of the window's rows.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, SupportsIndex, overload
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 
-from gristmill.core.errors import OutOfRangeError
-from gristmill.core.numbers import MAX_COUNT as MAX_SIZE
-from gristmill.core.numbers import check_whole_number
-from gristmill.core.seeds import derive_key as seed_key
-from gristmill.order.arrays import check_whole_numbers
+from gristmill.core.checks import MAX_COUNT, check_whole_number
+from gristmill.core.errors import OutOfRangeError, UsageError
+from gristmill.core.seeds import derive_key
 from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
 
 _ROUNDS = 6
 _ONE = np.uint64(1)
@@ -45,7 +52,7 @@ class Permutation:
     """
 
     def __init__(self, n: int, key: int) -> None:
-        self.n = check_whole_number("the size of a permutation", n, least=1, most=MAX_SIZE)
+        self.n = check_whole_number("the size of a permutation", n, least=1, most=MAX_COUNT)
         self.key = check_whole_number("key", key, least=-(2**64), most=2**64) % 2**64
 
     @overload
@@ -71,7 +78,7 @@ def count_half_bits(n: int) -> np.uint64:
 
 def make_source_key(seed: int, source: str) -> int:
     """Derive the 64-bit key of a source under a seed; each epoch has its own key (`make_epoch_key`)."""
-    return seed_key(seed, f"order/{source}")
+    return derive_key(seed, f"order/{source}")
 
 
 def make_epoch_key(seed: int, source: str, epoch: int) -> int:
@@ -84,7 +91,7 @@ def make_epoch_key(seed: int, source: str, epoch: int) -> int:
 
 def make_window_key(epoch_key: int, window: int) -> int:
     """Derive the key of the permutation of the rows in a window of blocks; `epoch_key` is that of the blocks."""
-    return int(_mix(np.uint64(Permutation(1 << 62, seed_key(epoch_key, "windows"))(window))))
+    return int(_mix(np.uint64(Permutation(1 << 62, derive_key(epoch_key, "windows"))(window))))
 
 
 @kernel
@@ -174,3 +181,78 @@ def place_in_windows(
                 half += _ONE
         place = start + np.int64(_place(np.uint64(place - start), np.uint64(end - start), half, key))
         indices[number] = place + shifts[_find_first_above(block_ends, place)]
+
+
+def check_whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
+    """Return one integer or many as an array. Anything that would have to be rounded is refused.
+
+    >>> check_whole_numbers("rows", range(3))
+    array([0, 1, 2])
+    """
+    if isinstance(values, list | tuple) and not any(isinstance(value, list | tuple) for value in values):
+        # One by one: NumPy would treat True as 1, and turn 1 and an unsigned 1 together into a float.
+        values = np.array([check_whole_number(name, value, least=-MAX_COUNT) for value in values], dtype=np.int64)
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and array.size and int(array.max()) >> 63):
+            raise TypeError
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{name} must be whole numbers below 2^63, not {values!r:.80}") from None
+    return array.astype(np.int64, copy=False)
+
+
+class _EpochOrder(NamedTuple):
+    """The blocks of one epoch in their order."""
+
+    window_ends: NDArray[np.int64]
+    """The rows until the end of each window."""
+    keys: NDArray[np.uint64]
+    """The key of each window's permutation."""
+    ends: NDArray[np.int64]
+    """The rows until the end of each block, in this order."""
+    shifts: NDArray[np.int64]
+    """What is added to a place in a block to get the stored row."""
+
+
+class BlockOrder:
+    """The order of one lane.
+
+    >>> order = BlockOrder([3, 2, 4], window=2, seed=7, name="web")
+    >>> sorted(order(np.arange(9)).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+
+    def __init__(self, rows: list[int] | NDArray[np.int64], window: int, seed: int, name: str) -> None:
+        self._rows = np.asarray(rows, dtype=np.int64)
+        self._starts = np.cumsum(self._rows) - self._rows
+        self.num_rows = int(self._rows.sum())
+        self._window = window
+        self._seed = seed
+        self._name = name
+        self._order_epoch = lru_cache(maxsize=4)(self._compute_epoch)
+
+    def __call__(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the stored row of each draw."""
+        epochs, places = np.divmod(draws, self.num_rows)
+        indices = np.empty(len(draws), dtype=np.int64)
+        if len(draws) and (epochs == epochs[0]).all():
+            place_in_windows(places, *self._order_epoch(int(epochs[0])), indices)
+            return indices
+        for epoch in np.unique(epochs).tolist():
+            is_chosen = epochs == epoch
+            indices[is_chosen] = self(draws[is_chosen])
+        return indices
+
+    @property
+    def window_rows(self) -> float:
+        """The mean number of rows in a window."""
+        return self._window * self.num_rows / max(len(self._rows), 1)
+
+    def _compute_epoch(self, epoch: int) -> _EpochOrder:
+        key = make_epoch_key(self._seed, f"blocks/{self._name}", epoch)
+        blocks = np.asarray(Permutation(len(self._rows), key)(np.arange(len(self._rows))))
+        ends = np.cumsum(self._rows[blocks])
+        last = np.minimum(np.arange(self._window, len(blocks) + self._window, self._window), len(blocks)) - 1
+        window_keys = np.asarray(Permutation(1 << 62, derive_key(key, "windows"))(np.arange(len(last))))
+        shifts = self._starts[blocks] - (ends - self._rows[blocks])
+        return _EpochOrder(ends[last], window_keys.astype(np.uint64), ends, shifts)

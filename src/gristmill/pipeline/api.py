@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.engine.observing.events import EventLog
+from gristmill.engine.observer import EventLog
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import Monitor, RunOptions
-from gristmill.text.tokenizers import clear_engine_cache
+from gristmill.pipeline.stages.stage_context import Monitor, RunOptions
+from gristmill.text.tokenizers.engine import clear_engine_cache
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from gristmill.engine.machine.pinning import Pin
+    from gristmill.engine.machine import Pin
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.run import RunResult
 
@@ -37,7 +37,7 @@ def plan(recipe: Recipe, *, limit: int | None = None, allow_endpoints: Sequence[
         UsageError: Anything that would fail later: files or columns that are missing, an output that cannot be written.
     """
     new_plan = make_plan(_check_recipe(recipe), limit=limit, allowed_endpoints=allow_endpoints)
-    clear_engine_cache()  # `run` makes a plan of its own
+    clear_engine_cache()  # `run` makes another plan
     return new_plan
 
 
@@ -58,6 +58,7 @@ def run(
     take_over: bool = False,
     allow_endpoints: Sequence[str] = (),
     ray_address: str | None = None,
+    wait_for_nodes: float | None = None,
     stall_timeout: float = 900.0,
     stop_on_stall: bool = False,
     debug: bool = False,
@@ -79,19 +80,21 @@ def run(
         overwrite: Rebuild the dataset from nothing.
         keep_work: Keep the work folder in the output.
         limit: Read only this many records of each source, for a quick look.
-        progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
+        progress: None: bars on a terminal, lines otherwise; True: always bars; False: nothing.
         monitor: True or "terminal": show stages, rate, workers and what slows the run, live on the terminal, or as
-            lines elsewhere. "web": the same in a browser, at an address that is printed.
+            lines otherwise. "web": the same in a browser, at an address that is printed.
         events: A file for events as JSON lines, or an `EventLog`.
         take_over: Write to a shared output at once, though a run on another machine may still be using it.
         allow_endpoints: Hosts that the recipe's `storage_options` may name though the connection is not encrypted.
         ray_address: With the backend "ray": the address of the cluster. Without one it is that of `RAY_ADDRESS`, the
             cluster that runs on this machine, or a new one.
+        wait_for_nodes: With the backend "ray": seconds to wait for nodes that have room for a worker. By default
+            600 for a cluster that has no node with a CPU yet, which is asked to grow, and 60 for others.
         stall_timeout: Seconds without progress after which the run says which tasks it waits for, and where they are.
         stop_on_stall: Stop then. The same call resumes.
         debug: Run in this process on the first 100 records of each source (or `limit`), print up to three records
-            after each step, and raise the first exception of a function as it is. Writes to a temporary folder, never
-            to the output. Other settings are ignored.
+            after each step, and raise the first exception of a function as it is. Writes to a temporary folder that
+            is removed when Python exits, never to the output. Other settings are ignored.
 
     Returns:
         The result: its `manifest`, `books` (where every record went) and `dataset()`.
@@ -115,6 +118,7 @@ def run(
         take_over=take_over,
         allow_endpoints=allow_endpoints,
         ray_address=ray_address,
+        wait_for_nodes=wait_for_nodes,
         stall_timeout=stall_timeout,
         stop_on_stall=stop_on_stall,
     )

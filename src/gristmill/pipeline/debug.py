@@ -6,7 +6,9 @@ exception reaches the caller as it was raised, so that a debugger finds the fram
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -16,10 +18,11 @@ import msgspec
 
 from gristmill.core.errors import GristmillError
 from gristmill.core.records import ORIGIN, RECORD
-from gristmill.engine.worker import nesting
+from gristmill.core.step import ReplayableStep
+from gristmill.engine.worker import chunk
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
-from gristmill.steps.records.columns import list_value_columns
+from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.steps.column_names import list_value_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,15 +43,22 @@ _SHOWN_CHARS = 160
 def run_in_debug_mode(recipe: Recipe, show: Callable[[str], object], *, limit: int | None = None) -> RunResult:
     """Run a recipe on its first records and show what each step makes of them. Never touches the recipe's output.
 
+    The folder of its output is removed when this process ends, or at once if the run fails.
+
     Raises `FunctionFailedError` from the first exception of a user's function; its notes name the step and the record.
     """
-    folder = Path(tempfile.mkdtemp(prefix="gristmill-debug-"), "out")
+    folder = Path(tempfile.mkdtemp(prefix="gristmill-debug-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     # No limit on quarantined records: the first exception ends the run, and all others are shown.
-    trial = msgspec.structs.replace(recipe, output=str(folder), max_quarantine=1.0)
+    trial = msgspec.structs.replace(recipe, output=str(folder / "out"), max_quarantine=1.0)
     limit = MAX_RECORDS if limit is None else limit
     options = RunOptions(backend="serial", progress=False, watch=_RecordPrinter(show, limit))
-    show(f"debug mode: this process, output in {folder}")
-    return run_recipe(trial, options, limit=limit)
+    show("debug mode: this process, nothing is written to the output")
+    try:
+        return run_recipe(trial, options, limit=limit)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class FunctionFailedError(GristmillError):
@@ -60,14 +70,14 @@ class FunctionFailedError(GristmillError):
         super().__init__(str(error))
         self.error = error
         self.traceback = traceback
-        """The traceback as text: steps behind an untrusted chat template run in a worker, whose frames are lost."""
+        """The traceback as text: steps after an untrusted chat template run in a worker, whose frames are lost."""
 
     def __reduce__(self) -> tuple[type[FunctionFailedError], tuple[BaseException, str]]:
         return FunctionFailedError, (self.error, self.traceback)
 
 
 class _RecordPrinter:
-    """Shows the first records behind each step of each source."""
+    """Shows the first records after each step of each source."""
 
     def __init__(self, show: Callable[[str], object], limit: int) -> None:
         self._show = show
@@ -96,7 +106,7 @@ class _RecordPrinter:
         dropped: Mapping[str, int],
         bad: list[QuarantinedRecord],
     ) -> None:
-        if nesting.is_worker_process() and not self._has_named_worker:
+        if chunk.is_worker_process() and not self._has_named_worker:
             self._has_named_worker = True
             self._show(
                 "the chat template came with a model and might never end, so the steps run in a worker process, "
@@ -119,7 +129,8 @@ def _raise_failure(source: str, step: LocalStep, before: pa.RecordBatch, failed:
     row = origins.index({"file": failed.file, "position": failed.position, "part": failed.part})
     error: BaseException
     try:
-        step.replay(before.slice(row, 1))
+        if isinstance(step, ReplayableStep):
+            step.replay(before.slice(row, 1))
     except (Exception, SystemExit) as raised:
         error = raised
     else:  # it passed this time: only the first exception can be shown

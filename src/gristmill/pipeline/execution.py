@@ -7,58 +7,59 @@ the dataset which is being updated. The manifest is written last.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gristmill.core.books import Account, add_books
-from gristmill.core.errors import RemoteStoreError
+from gristmill.core.errors import DamagedWorkError, LeaseLostError, QuarantineError, RemoteStoreError, TooManyBadError
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline import work_folder
-from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-from gristmill.pipeline.barriers.table import find_annotator, make_barrier
+from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource, find_annotator, make_barrier
+from gristmill.pipeline.monitoring.progress_watch import ProgressWatch
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.planning.sources.used_plugins import record_plugins
+from gristmill.pipeline.planning.trials import name_unlike_files
 from gristmill.pipeline.planning.units import Span
 from gristmill.pipeline.publishing import journal, publish
 from gristmill.pipeline.publishing.publish import FinishedSource
-from gristmill.pipeline.stages.input_units import InputUnits
+from gristmill.pipeline.publishing.side_files import describe_times, publish_report
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
-from gristmill.pipeline.stages.receipt_log.receipt_storage import open_receipts
-from gristmill.pipeline.stages.run_status import ProgressWatch
+from gristmill.pipeline.stages.receipts import open_receipts
 from gristmill.pipeline.stages.runner import StageResults, StageRunner
+from gristmill.pipeline.stages.slice_run import STORE_COUNT
 from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
-from gristmill.pipeline.stages.unit_task_run import STORE_COUNT
-from gristmill.pipeline.stages.unit_tasks import list_units
+from gristmill.pipeline.stages.unpack import InputUnits
 from gristmill.storage.commit import remove_temporaries
-from gristmill.storage.wait_clock import StoreUse
+from gristmill.storage.stores.retries import StoreUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gristmill.core.step import GlobalStep, LocalStep
-    from gristmill.engine.pool.worker_pool import WorkerPool
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.barriers.base import BarrierOutcome
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
-    from gristmill.pipeline.planning.split_stages import Stage
-    from gristmill.pipeline.publishing.mixed_lane import MixedLane
-    from gristmill.pipeline.stages.node_check import NodeCheck
-    from gristmill.pipeline.stages.options import RunOptions
+    from gristmill.pipeline.planning.source_plan import SourcePlan, Stage
+    from gristmill.pipeline.publishing.final_shards import MixedLane
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
-    from gristmill.pipeline.stages.slices.slice_task import SliceResult
-    from gristmill.pipeline.stages.unit_tasks import StageUnit, UnitList
-    from gristmill.shards.manifests.manifest import Manifest
-    from gristmill.shards.manifests.step_outcomes import Decontaminated, Deduplicated
-    from gristmill.shards.manifests.stored_files import StoredFile
+    from gristmill.pipeline.stages.preparation import NodeCheck
+    from gristmill.pipeline.stages.stage_context import RunOptions, SliceResult
+    from gristmill.pipeline.stages.unit_tasks import StageUnit
+    from gristmill.shards.manifest import Decontaminated, Deduplicated, Manifest
     from gristmill.shards.score_file import ScoreLayout
-    from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.shards.stored_files import StoredFile
+    from gristmill.storage.leases import HeldOutput
 
 _FIRST_EPOCH = "00000001"
 """The run id of the first run on a store: no other one can have left anything there."""
+_MAX_REBUILDS = 3
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
+"""The fingerprint of a task in the names of its files."""
 
 _log = logging.getLogger("gristmill")
 
@@ -68,7 +69,7 @@ class _SourceProgress:
     """The progress of one source: its units in the next stage, and what the stages before it have recorded."""
 
     plan: SourcePlan
-    units: UnitList
+    units: list[StageUnit]
     stage_number: int = 0
     """Number of the next stage."""
     entry_account: str | None = "read"
@@ -98,7 +99,11 @@ class Execution:
         self._options = options
         self._held = held
         self._run_id = run_id = held.run_id
-        _check_barriers(plan)
+        # A global step without a barrier is an error before any work is done.
+        for source in plan.sources:
+            for stage in source.stages:
+                if stage.global_step is not None:
+                    make_barrier(stage.global_step)
         # Where a function's code cannot be known, no fingerprint may ever match another run's.
         self._salt = secrets.token_hex(8) if plan.fingerprint is None else ""
         if options.overwrite:
@@ -108,7 +113,7 @@ class Execution:
         if self._work != plan.output:
             remove_temporaries(self._work, None)
         if plan.plugins:
-            record_plugins(plan.output, plan.plugins, run_id)
+            fingerprint.record_plugins(plan.output, plan.plugins, run_id)
         self._receipts = open_receipts(plan.output / work_folder.RECEIPTS, run_id, held.check)
         self._finished_receipts = open_receipts(plan.output / work_folder.UNIT_RECEIPTS, run_id, held.check)
         self._watch = ProgressWatch(
@@ -126,11 +131,13 @@ class Execution:
         )
         self._node_check: NodeCheck | None = None
         if options.backend == "ray":
-            from gristmill.pipeline.stages.node_check import write_node_check  # noqa: PLC0415  (only on clusters)
+            from gristmill.pipeline.stages.preparation import write_node_check  # noqa: PLC0415  (only on clusters)
 
             self._node_check = write_node_check([plan.output, self._work], plan.sources, run_id)
         self._deduplicated: list[Deduplicated] = []
         self._decontaminated: list[Decontaminated] = []
+        self._num_rebuilds: Counter[str] = Counter()
+        """How often a task was run again because its files were damaged, by its fingerprint."""
 
     @property
     def work_seconds(self) -> float:
@@ -152,16 +159,21 @@ class Execution:
             from gristmill.pipeline.monitoring.views import open_view  # noqa: PLC0415  (few runs are watched)
 
             self._watch.view = open_view(str(self._options.monitor), self._options.monitor_port, str(self._plan.output))
+        manifest: Manifest | None = None
         try:
-            sources = self._run_stages()
-            finished = {source.plan.name: _finish(source) for source in sources}
-            lane = self._write_mixed_lane(sources)
-            manifest = publish.publish(self._plan, finished, self._held, self._deduplicated, lane, self._decontaminated)
+            while manifest is None:
+                try:
+                    manifest = self._make_dataset()
+                except DamagedWorkError as error:
+                    self._discard_damaged(error)
         except BaseException as error:
             for folder in {self._plan.output, self._work}:
                 remove_temporaries(folder, self._run_id)  # of workers that ended in the middle of a file
             if isinstance(error, Exception) and not isinstance(error, RemoteStoreError):
-                self._held.check()  # a run that has taken over empties the work folder: its name tells more
+                self._check_lease()
+            if isinstance(error, TooManyBadError | QuarantineError):
+                source = next(source for source in self._plan.sources if source.name == error.context["source"])
+                name_unlike_files(error, source.read, source.files, source.schema)
             raise
         finally:
             self._watch.close()
@@ -174,17 +186,54 @@ class Execution:
         was_killed = self._run_id != _FIRST_EPOCH or any(job.deaths for job in self._runner.stopwatch.jobs)
         journal.remove_orphans(self._plan.output, manifest, self._held, may_have_uploads=was_killed)
         self._held.release_old_epochs()
-        self._publish_report(manifest)
-        return manifest
-
-    def _publish_report(self, manifest: Manifest) -> None:
-        from gristmill.pipeline.publishing.report_files import describe_times, publish_report  # noqa: PLC0415  (last)
-
         times = describe_times(self._runner.stopwatch, self._options.backend, monotonic() - self._started)
         publish_report(self._plan.output, manifest, self._held, self._plan.recipe.num_samples, times)
+        return manifest
+
+    def _make_dataset(self) -> Manifest:
+        self._deduplicated.clear()
+        self._decontaminated.clear()
+        sources = self._run_stages()
+        finished = {
+            source.plan.name: FinishedSource(
+                source.books, source.units, source.results, source.quarantine, source.dropped, source.scores
+            )
+            for source in sources
+        }
+        lane = self._write_mixed_lane(sources)
+        return publish.publish(self._plan, finished, self._held, self._deduplicated, lane, self._decontaminated)
+
+    def _discard_damaged(self, error: DamagedWorkError) -> None:
+        """Let the task that wrote a damaged file have no receipt: then all stages can be run again, as if resumed.
+
+        Raises `error` if the same task was run again before, or if the file is one of a finished dataset.
+        """
+        file = cast("StoredFile | None", error.context.get("file"))
+        self._check_lease()
+        path = error.message if file is None else file.path
+        task = _FINGERPRINT.search(path)
+        name = path if task is None else task[0]  # each attempt on a store has separate names
+        self._num_rebuilds[name] += 1
+        is_published = file is not None and file.path in journal.manifest_paths(
+            journal.find_manifest(self._plan.output)
+        )
+        if self._num_rebuilds[name] > _MAX_REBUILDS or is_published:
+            raise error
+        _log.warning("%s; the task that wrote it is run again", error.message)
+        if self._options.events is not None:
+            self._options.events.write("work_damaged", problem=error.message)
+        self._runner.forget_damaged(file)
+
+    def _check_lease(self) -> None:
+        """Raise `LeaseLostError` if another run has taken over, which empties the work folder: its name tells more."""
+        try:
+            self._held.check()
+        except LeaseLostError:  # tasks that were running have ended after that
+            journal.remove_replaced(self._plan.output, self._work, self._run_id)
+            raise
 
     def _run_stages(self) -> list[_SourceProgress]:
-        context = self._make_context([_SourceProgress(source, list_units()) for source in self._plan.sources])
+        context = self._make_context([_SourceProgress(source, []) for source in self._plan.sources])
         inputs = InputUnits(self._plan, self._runner, context, self._salt)
         inputs.unpack_files()
         sources = [
@@ -200,24 +249,26 @@ class Execution:
             self._runner.run(context, chain.from_iterable(source.units for source in active), desc)
             for source in active:
                 self._collect_results(source)
-                publish.check_quarantine(self._plan, source.plan.name, source.books)
+                publish.check_quarantine(self._plan, source.plan, source.books, source.quarantine)
                 self._pack_leftovers(source, context)
             self._pass_barriers(active, context)
         return sources
 
-    def _take_needed_units(self, units: Iterator[StageUnit], context: StageContext, source: SourcePlan) -> UnitList:
+    def _take_needed_units(
+        self, units: Iterator[StageUnit], context: StageContext, source: SourcePlan
+    ) -> list[StageUnit]:
         """Take all units, or only those with the first records where the first barrier needs no others.
 
         Units have to be run to know how many records they leave. They run in waves of 1, 2, 4, … units, so that few
         more than needed run.
         """
-        stage = source.stages[0]
+        limit, stage = source.limiting_step, source.stages[0]
         # Where records are assigned to splits on the way, any unit may hold some that the barrier does not count.
-        if stage.global_step is None or not source.is_limited or any(step.splits_added() for step in stage.steps):
-            return list_units(units)
+        if limit is None or any(step.splits_added() for step in stage.steps):
+            return list(units)
         num_left: dict[str, float] = {}
         for split in {file.split or TRAIN for file in source.files}:
-            max_records = stage.global_step.max_first(split)
+            max_records = limit.max_first(split)
             num_left[split] = float("inf") if max_records is None else max_records
         needed: list[StageUnit] = []
         wave_size = 1
@@ -232,7 +283,7 @@ class Execution:
                     for file in result.split_files:
                         num_left[file.split] -= file.rows
             wave_size *= 2
-        return list_units(needed)
+        return needed
 
     def _make_context(self, sources: Sequence[_SourceProgress]) -> StageContext:
         stages = {
@@ -258,6 +309,7 @@ class Execution:
             self._options.watch,
             needed_content=self._find_needed_content(sources),
             node_check=self._node_check,
+            layout=self._plan.layout,
         )
 
     def _open_scores(self, source: _SourceProgress) -> StageScores | None:
@@ -294,8 +346,7 @@ class Execution:
         step = source.stage.global_step
         if step is None:
             return choose_final_output(self._plan, schema)
-        reads_again = source.stage_number == 0 and source.plan.reads_again
-        return StoredStreams(schema, find_annotator(step), reads_again)
+        return StoredStreams(schema, find_annotator(step))
 
     def _collect_results(self, source: _SourceProgress) -> None:
         """Collect the books and files that a stage's units have left."""
@@ -343,26 +394,24 @@ class Execution:
             fingerprint.describe_steps([*(outcome.prepended_steps or [step]), *stage.steps]),
             fingerprint.describe_steps(self._plan.output_steps) if stage.global_step is None else None,
         )
-        source.units = list_units(
+        source.units = [
             replace(unit, fingerprint=fingerprint.of(unit.fingerprint, described))
             for unit in outcome.units.get(source.plan.name, [])
-        )
+        ]
 
     def _pack_leftovers(self, source: _SourceProgress, context: StageContext) -> None:
         """Pack the documents that units have left over, if there can be any, into more units of the source."""
         output = context.sources[source.plan.name].output.leftover_output
         if output is None:
             return
-        from gristmill.pipeline.stages.outputs.packing import check_utilisation  # noqa: PLC0415  (only for rows of tokens)
-        from gristmill.pipeline.stages.pack_leftovers import pack_leftovers  # noqa: PLC0415
+        from gristmill.pipeline.publishing.final_shards import pack_leftovers  # noqa: PLC0415
+        from gristmill.pipeline.stages.outputs.sinks import check_utilisation  # noqa: PLC0415  (only for rows of tokens)
 
         leftover_units, counters = pack_leftovers(self._runner, context, output, source.units, source.results)
         account = source.books[-1]
         account.counters.update(counters)
         epochs = sorted({unit.epoch for unit in source.units})
-        source.units = list_units(
-            unit for epoch in epochs for unit in chain(source.units, leftover_units) if unit.epoch == epoch
-        )
+        source.units = [unit for epoch in epochs for unit in chain(source.units, leftover_units) if unit.epoch == epoch]
         source.results = StageResults(self._runner, source.units)
         check_utilisation(output.pack, source.plan.name, account)
 
@@ -371,9 +420,9 @@ class Execution:
         if not self._plan.joins_sources:
             return None
         unit_results = {source.plan.name: (source.units, source.results) for source in sources}
-        from gristmill.pipeline.publishing.mixed_lane import write_mixed_lane  # noqa: PLC0415  (few recipes need it)
+        from gristmill.pipeline.publishing.final_shards import write_mixed_lane  # noqa: PLC0415  (few recipes need it)
 
-        # What was held back for the lane is in the output, beside the shards.
+        # What was held back for the lane is in the output, next to the shards.
         context = replace(self._make_context([]), work=self._plan.output)
         return write_mixed_lane(self._plan, self._runner, context, unit_results)
 
@@ -387,18 +436,6 @@ class Execution:
 def _filters_by_scores(source: SourcePlan) -> bool:
     described = (step.describe_scores() for stage in source.stages for step in stage.steps)
     return any(scores is not None and scores.is_score_filter for scores in described)
-
-
-def _check_barriers(plan: Plan) -> None:
-    """Raise `UsageError` for a global step without a barrier, before any work is done."""
-    for source in plan.sources:
-        for stage in source.stages:
-            if stage.global_step is not None:
-                make_barrier(stage.global_step)
-
-
-def _finish(source: _SourceProgress) -> FinishedSource:
-    return FinishedSource(source.books, source.units, source.results, source.quarantine, source.dropped, source.scores)
 
 
 def _is_needed(unit: StageUnit, num_left: Mapping[str, float]) -> bool:

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.quantities import format_count
-from gristmill.engine.machine.pinning import parse_pin
-from gristmill.engine.observing.progress import Activity
+from gristmill.engine.machine import parse_pin
 from gristmill.engine.parallel_run import choose_num_workers, make_pool
+from gristmill.engine.progress import Activity
 from gristmill.engine.worker.job import make_import_job
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.execution import Execution
-from gristmill.pipeline.planning.notebook import render_result
-from gristmill.pipeline.planning.placement.in_process import Placement, find_death_in_process
+from gristmill.pipeline.planning.outline import render_result
+from gristmill.pipeline.planning.placement import Placement, find_death_in_process
 from gristmill.pipeline.planning.plan import make_plan
-from gristmill.pipeline.planning.sources.python_records import has_python_records, spool_python_records
+from gristmill.pipeline.planning.python_records import has_python_records, spool_python_records
 from gristmill.pipeline.publishing import journal
-from gristmill.pipeline.publishing.empty_datasets import list_empty_warnings
-from gristmill.pipeline.publishing.locked_output import lock_output
-from gristmill.pipeline.publishing.publish import describe_recipe
+from gristmill.pipeline.publishing.clean import lock_output
+from gristmill.pipeline.publishing.publish import describe_recipe, list_warnings
+from gristmill.pipeline.publishing.side_files import complete_report
 from gristmill.pipeline.stages import WORKER_MODULE
-from gristmill.pipeline.stages.compile_ahead import compile_ahead
-from gristmill.pipeline.stages.options import RunOptions
-from gristmill.runtime.compute_functions import make_compute_functions_on_demand
-from gristmill.runtime.loaded_content import TOKENIZER, forget_content
-from gristmill.shards.manifests.stored_files import MANIFEST
-from gristmill.steps.read import CELL_BYTES
+from gristmill.pipeline.stages.preparation import compile_ahead
+from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.runtime.process import TOKENIZER, forget_content
+from gristmill.shards.dataset import open_dataset
+from gristmill.shards.stored_files import MANIFEST
+from gristmill.steps.read.cells import CELL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
     from gristmill.core.recipe import Recipe
     from gristmill.engine.backends.ray import RaySettings
-    from gristmill.engine.pool.worker_pool import WorkerPool
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifests.manifest import Manifest
-    from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.shards.manifest import Manifest
+    from gristmill.storage.leases import HeldOutput
     from gristmill.storage.locations import Location
-    from gristmill.storage.wait_clock import StoreUse
+    from gristmill.storage.stores.retries import StoreUse
 
 
 _MAX_CHANGES = 3
@@ -62,7 +62,7 @@ class RunResult:
     was_up_to_date: bool
     """Whether the dataset was already there, so that nothing was done."""
     warnings: tuple[str, ...] = ()
-    """Warnings about sources and splits that are empty."""
+    """Warnings about sources and splits that are empty, and about what steps had to ignore."""
     work_seconds: float = 0.0
     """Seconds from each stage's first ready worker to its end: without planning, start-up and compilation."""
     store_use: StoreUse | None = None
@@ -80,8 +80,6 @@ class RunResult:
 
     def dataset(self) -> Dataset:
         """Open the dataset for reading."""
-        from gristmill.shards.dataset import open_dataset  # noqa: PLC0415  (most runs do not read what they wrote)
-
         return open_dataset(self.output)
 
     def __repr__(self) -> str:
@@ -100,12 +98,10 @@ def run_recipe(
     *,
     limit: int | None = None,
     show_plan: Callable[[Plan], object] | None = None,
-    started_pool: WorkerPool | None = None,
 ) -> RunResult:
     """Plan and run a recipe. The same call resumes a run that was stopped.
 
-    `show_plan` is called with the plan, before any work is done. `started_pool` may have workers already; it is
-    closed at the end.
+    `show_plan` is called with the plan, before any work is done.
     """
     options = options or RunOptions()
     plan_recipe = partial(
@@ -118,14 +114,17 @@ def run_recipe(
         pin=parse_pin(options.pin),
         debug=options.watch is not None,
         allowed_endpoints=options.allow_endpoints,
+        layout=options.layout,
     )
     settings: RaySettings | None = None
+    pool = make_pool("processes", pin=options.pin, keeps_workers=True)
     if options.backend == "ray":
         from gristmill.engine.backends.ray import connect_to_cluster  # noqa: PLC0415  (the door to Ray)
 
-        settings = connect_to_cluster(options.ray_address)
-        started_pool = make_pool("ray", keeps_workers=True, settings=settings)
-    with started_pool or make_pool("processes", pin=options.pin, keeps_workers=True) as pool:
+        num_workers = options.workers if isinstance(options.workers, int) else 1
+        settings = connect_to_cluster(options.ray_address, options.wait_for_nodes, num_workers)
+        pool = make_pool("ray", keeps_workers=True, settings=settings)
+    with pool:
         # The workers start in the environment of this moment. A generator of records may change it.
         reads_python = has_python_records(recipe)
         start_workers = partial(_start_workers, pool, options)
@@ -142,7 +141,7 @@ def run_recipe(
             with lock_output(plan.output, take_over=options.take_over) as held:
                 if settings is not None:
                     settings.worker_bytes = plan.outline().memory.worker_bytes
-                    settings.job_stem = plan.output / work_folder.work_path("job-")
+                    settings.store_jobs_at(plan.output.absolute() / work_folder.work_path("job-"))
                 if not reads_python:
                     return _run_locked(plan, options, held, pool)
                 # The first plan sees only a sample of the records, so that mistakes show before a generator is used up.
@@ -162,22 +161,22 @@ def _start_workers(
     if not (options.update or options.overwrite) and (output / MANIFEST).is_file():
         return
     num_workers = choose_num_workers(options.workers, placement.backend)
-    imports = make_import_job(WORKER_MODULE, make_compute_functions_on_demand)
+    imports = make_import_job(WORKER_MODULE)
     pool.start_ahead(min(num_workers, max(1, num_bytes // CELL_BYTES)), imports)
 
 
 def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerPool) -> RunResult:
     manifest = _find_finished(plan, options)
     if manifest is not None:
-        from gristmill.pipeline.publishing.report_files import complete_report  # noqa: PLC0415  (few runs)
-
         complete_report(plan, manifest, held)
         _keep_signatures(plan, manifest, options, held, None)
         held.release_old_epochs()  # on a store each run leaves the files of its lease
-        return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_empty_warnings(plan, manifest))
+        return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_warnings(plan, manifest))
     with Activity(shows=options.progress is not False) as activity:
         compile_ahead(plan, activity.show)
-    placement = _confirm_placement(plan)
+    # Look again for the marker of a run that died, now that the folder is locked and no other run can have left it.
+    death = find_death_in_process(plan.output) if plan.placement.is_small_job else None
+    placement = plan.placement if death is None else Placement("processes", death)
     if options.events is not None:
         options.events.write("run_placed", backend=placement.backend, where=str(placement))
         options.events.close()
@@ -192,7 +191,7 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
         manifest,
         plan.output,
         was_up_to_date=False,
-        warnings=list_empty_warnings(plan, manifest),
+        warnings=list_warnings(plan, manifest),
         work_seconds=execution.work_seconds,
         store_use=execution.store_use,
     )
@@ -207,12 +206,6 @@ def _keep_signatures(
         from gristmill.pipeline.jobs.sign_dataset import keep_signatures  # noqa: PLC0415  (few runs)
 
         keep_signatures(plan, manifest, options, held, pool)
-
-
-def _confirm_placement(plan: Plan) -> Placement:
-    """Look again for the marker of a run that died, now that the folder is locked and no other run can have left it."""
-    death = find_death_in_process(plan.output) if plan.placement.is_small_job else None
-    return plan.placement if death is None else Placement("processes", death)
 
 
 def _find_finished(plan: Plan, options: RunOptions) -> Manifest | None:
@@ -232,7 +225,7 @@ def _find_finished(plan: Plan, options: RunOptions) -> Manifest | None:
 
 
 def _find_read_only(plan: Plan, options: RunOptions) -> Manifest:
-    """Find the dataset in a folder that cannot be written. Nobody can change it, so looking at it needs no lock."""
+    """Find the dataset in a folder that cannot be written. No one can change it, so looking at it needs no lock."""
     manifest = journal.find_manifest(plan.output)
     change = "it holds no finished dataset" if manifest is None else _describe_change(plan, manifest)
     if manifest is not None and change is None and not options.overwrite:
@@ -253,7 +246,7 @@ def _describe_change(plan: Plan, manifest: Manifest) -> str | None:
 
 def _describe_recipe_change(plan: Plan, manifest: Manifest) -> str:
     """Describe the first keys of the recipe that have changed; nothing if it is the same, and the inputs differ."""
-    from gristmill.report.comparing.differences import compare_recipes  # noqa: PLC0415  (only for this message)
+    from gristmill.report.differences import compare_recipes  # noqa: PLC0415  (only for this message)
 
     changes = [change for change in compare_recipes(manifest.recipe, describe_recipe(plan)) if change.key != "output"]
     shown = [f"{change.key} was {_show(change.a)}, is {_show(change.b)}" for change in changes[:_MAX_CHANGES]]

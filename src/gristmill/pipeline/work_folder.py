@@ -4,7 +4,7 @@ Nothing that Gristmill did not make is deleted. All paths below `.gristmill` are
 intermediate data, which the clock of stores knows too.
 
 Intermediate data, which one stage leaves for the next, is in the work folder too, or where `work` in the recipe says.
-There a run makes a folder of its own, whose name and content hold a token. The same token is in a pointer in the work
+There a run makes a separate folder, whose name and content hold a token. The same token is in a pointer in the work
 folder. So whoever has the output finds the data, and nothing without the token is ever deleted.
 """
 
@@ -20,19 +20,26 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import StoreRefusedError, UsageError
-from gristmill.shards.manifests.stored_files import MANIFEST
+from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.commit import make_folder, remove_temporaries, write_file
-from gristmill.storage.locations import StorePath, list_files_below, list_names, parse_location
+from gristmill.storage.listing import KnownFiles
+from gristmill.storage.locations import (
+    StoredName,
+    StorePath,
+    decode_stored,
+    list_files_below,
+    list_names,
+    parse_location,
+    path_below,
+)
 from gristmill.storage.lock import LOCK_NAME
-from gristmill.storage.stored_paths import StoredName, decode_stored, path_below
-from gristmill.storage.stores.options import is_named
+from gristmill.storage.stores.credentials import is_named
+from gristmill.storage.stores.retries import INTERMEDIATE_DATA
 from gristmill.storage.urls import find_bucket
-from gristmill.storage.wait_clock import INTERMEDIATE_DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from gristmill.storage.listing.known_files import KnownFiles
     from gristmill.storage.locations import Location
 
 WORK_FOLDER = ".gristmill"
@@ -52,9 +59,24 @@ _IN_PROCESS_MARKER = f"{WORK_FOLDER}/in-process"
 _TASK_FILES = f"{WORK_FOLDER}/work"
 _SPOOLED_RECORDS = f"{WORK_FOLDER}/records"
 _WRITTEN_IN_PLACE = (_TASK_FILES, INTERMEDIATE_DATA, _SPOOLED_RECORDS, RECEIPTS, UNIT_RECEIPTS)
-"""What a run writes into or appends to. A link there could lead to files of others."""
+"""What a run writes into or appends to. A link there could lead to files of other people."""
 _POINTER = f"{WORK_FOLDER}/intermediate.json"
 """Where the intermediate data is, if it is not in the work folder."""
+_OWN_NAMES = {
+    path.split("/")[1]
+    for path in (
+        *(RECEIPTS, RECEIPTS.removesuffix(".jsonl")),  # where several machines write, a folder of files
+        *(UNIT_RECEIPTS, UNIT_RECEIPTS.removesuffix(".jsonl")),
+        PLUGINS,
+        JOURNAL,
+        LEASE,
+        STATUS,
+        *_WRITTEN_IN_PLACE,
+        _IN_PROCESS_MARKER,
+        _POINTER,
+    )
+}
+"""What a run puts into its work folder. Everything else there was put there by someone else, and stays."""
 _OWNER = "gristmill-owner.json"
 """In a folder of intermediate data: the output that it belongs to."""
 
@@ -89,11 +111,19 @@ def is_work_path(path: str) -> bool:
 def check_output_folder(output: Location) -> None:
     """Raise `UsageError` for a folder with content that no run made, or with links that would lead a run out of it."""
     if not output.exists():
+        if isinstance(output, Path) and output.is_symlink():
+            raise UsageError(
+                f"the output {output} is a link to {output.readlink()}, which does not exist",
+                help="make that folder, or remove the link",
+            )
         return
     if not output.is_dir():
         raise UsageError(f"the output {output} is a file", help="choose another output folder")
     names = {*list_names(output)} - {LOCK_NAME}
-    if names and MANIFEST not in names and WORK_FOLDER not in names:
+    has_work = WORK_FOLDER in names and (
+        names == {WORK_FOLDER} or not _OWN_NAMES.isdisjoint(list_names(output / WORK_FOLDER))
+    )
+    if names and MANIFEST not in names and not has_work:
         examples = ", ".join(sorted(names)[:3])
         raise UsageError(
             f"the output folder {output} is not empty and was not made by gristmill (it holds {examples})",
@@ -183,7 +213,7 @@ def abort_uploads(folder: Location, is_ours: Callable[[str], bool]) -> None:
 def remove_work_folder(output: Location, paths_to_keep: Collection[str] = ()) -> None:
     """Remove the work folder except for some files, and all temporary files of runs that were killed.
 
-    Intermediate data that is elsewhere goes first: without the pointer nobody would find it again.
+    Intermediate data in another place goes first: without the pointer no one would find it again.
     """
     remove_intermediate_data(output)
     if isinstance(output, StorePath):
@@ -194,6 +224,8 @@ def remove_work_folder(output: Location, paths_to_keep: Collection[str] = ()) ->
     work = _find_work_folder(output)
     assert isinstance(work, Path)
     for path in sorted(work.rglob("*"), reverse=True):
+        if path.relative_to(work).parts[0] not in _OWN_NAMES:
+            continue
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
@@ -314,19 +346,21 @@ def _is_of_another(output: Location, pointer: IntermediatePointer) -> bool:
 
 
 class RunFiles:
-    """The files that receipts name: those of the output, and intermediate data, which may be elsewhere."""
+    """The files that receipts name: those of the output, and intermediate data, which may be in another place."""
 
     def __init__(self, output: Location, intermediate: Location) -> None:
         self._output = output
         self._intermediate = intermediate
-        from gristmill.storage.listing.known_files import KnownFiles  # noqa: PLC0415  (workers do not need it)
-
         self._output_files = KnownFiles(output)
         self._intermediate_files = self._output_files if intermediate == output else KnownFiles(intermediate)
 
     def locate(self, path: str) -> Location:
         """Return where a file is."""
-        return path_below(self._intermediate if _is_intermediate(path) else self._output, path)
+        return path_below(self._intermediate if self.is_intermediate(path) else self._output, path)
+
+    def is_intermediate(self, path: str) -> bool:
+        """Tell whether a file is for a later stage, and not for the dataset."""
+        return path.startswith(f"{INTERMEDIATE_DATA}/")
 
     def find_size(self, path: str) -> int | None:
         """Return the size of a file; None if there is none."""
@@ -337,8 +371,4 @@ class RunFiles:
         self._choose(path).add(path, num_bytes)
 
     def _choose(self, path: str) -> KnownFiles:
-        return self._intermediate_files if _is_intermediate(path) else self._output_files
-
-
-def _is_intermediate(path: str) -> bool:
-    return path.startswith(f"{INTERMEDIATE_DATA}/")
+        return self._intermediate_files if self.is_intermediate(path) else self._output_files

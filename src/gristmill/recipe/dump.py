@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gristmill.core.errors import UsageError
-from gristmill.core.python_records import PythonRecords
-from gristmill.core.recipe import recipe_to_data
+from gristmill.core.recipe import PythonRecords, recipe_to_data
 from gristmill.recipe.yaml_tree import add_number_forms
-from gristmill.runtime.function import Function
+from gristmill.runtime.functions import Function
 
 if TYPE_CHECKING:
     from gristmill.core.recipe import Recipe
@@ -61,13 +60,9 @@ def _to_plain_data(data: Any) -> Any:
             f"{data} is a Python object, which a recipe file cannot hold",
             help="write the records to a file and put its path in read",
         )
-    return _format_function(data) if isinstance(data, Function) else data
-
-
-def _format_function(function: Function) -> str:
-    if function.path is None:
+    if isinstance(data, Function) and data.path is None:
         raise UsageError(
-            f"{function.name} is a Python object, which a recipe file cannot hold",
+            f"{data.name} is a Python object, which a recipe file cannot hold",
             help="put the function in a file and pass call='functions.py:my_function'",
         )
-    return str(function)
+    return str(data) if isinstance(data, Function) else data

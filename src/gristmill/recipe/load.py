@@ -1,10 +1,14 @@
-"""Recipes from YAML. Loading is strict: every error names the line and the nearest valid name."""
+"""Recipes from YAML. Loading is strict: every error names the line and the nearest valid name.
+
+A class of steps is imported when a recipe names it, not before. A step is built in, or comes from an installed package
+(`runtime.plugins`).
+"""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from functools import cache, reduce
+from functools import reduce
 from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +16,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill import steps
+from gristmill.core.checks import find_nearest, parse_byte_size
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
-from gristmill.core.numbers import parse_byte_size
 from gristmill.core.recipe import AUTO, Recipe, Source
-from gristmill.core.step import Step, check_choices
-from gristmill.pipeline.planning.sources.used_plugins import name_missing_packages, read_recorded_plugins
-from gristmill.recipe.catalog import step_class
-from gristmill.recipe.overrides import apply_overrides
-from gristmill.recipe.yaml_tree import parse_yaml
-from gristmill.steps.read import to_path
+from gristmill.core.step import GlobalStep, LocalStep, Step, check_choices
+from gristmill.pipeline.planning.fingerprint import name_missing_packages, read_recorded_plugins
+from gristmill.recipe.yaml_tree import apply_overrides, parse_yaml, read_recipe_text
+from gristmill.runtime.plugins import STEP, find_plugin, list_plugin_names, refuse_shadowed
+from gristmill.steps.read.read import to_path
 
 if TYPE_CHECKING:
     import os
@@ -29,15 +31,22 @@ if TYPE_CHECKING:
 
     from gristmill.recipe.yaml_tree import Path as TreePath
     from gristmill.recipe.yaml_tree import Tree
+    from gristmill.runtime.plugins import Plugin
 
+_EXAMPLES = {"output": "output: out", "sources": "sources: {web: {read: data/*.jsonl}}"}
 _PATH_IN_ERROR = re.compile(r" - at `(?:key in )?\$([^`]*)`$")
+# `read` is how a source begins, not a step in a list.
+STEPS = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in steps.__all__ if name != "Read"}
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Load a recipe file. `overrides` are changes as in `--set`: `["seed=3"]`."""
+    """Load a recipe file; `-` is standard input, with paths from the current folder.
+
+    `overrides` are changes as in `--set`: `["seed=3"]`.
+    """
     file = Path(path)
     try:
-        text = file.read_text("utf-8-sig")
+        text = read_recipe_text(file)
     except FileNotFoundError:
         raise UsageError(f"there is no recipe {path}", help="gristmill init writes one to start from") from None
     except IsADirectoryError:
@@ -73,7 +82,7 @@ class _RecipeReader:
     def read_recipe(self) -> Recipe:
         """Convert the whole tree. Raises `UsageError` with the line of the first mistake."""
         data = self._expect_mapping((), self._tree.data, "a recipe")
-        types = _list_recipe_types()
+        types = {field.name: field.type for field in msgspec.structs.fields(Recipe) if field.name != "folder"}
         self._check_keys((), data, types, "a recipe")
         for key in ("output", "sources"):
             if data.get(key) is None:
@@ -108,15 +117,12 @@ class _RecipeReader:
                 raise self._tree.error(
                     (*path, "read"), "read must be a path or a list of paths", help="as data/*.jsonl"
                 )
-            parameters["read"] = self._read_paths((*path, "read"), paths)
+            try:
+                parameters["read"] = [to_path(item) for item in paths]
+            except UsageError as error:
+                raise self._tree.error((*path, "read"), error.message, help=error.help) from None
         read = self._make_step(path, parameters, steps.Read, f"source {path[-1]}", extra=("steps",))
         return Source(read, own)
-
-    def _read_paths(self, path: TreePath, paths: list[str]) -> list[str]:
-        try:
-            return [to_path(item) for item in paths]
-        except UsageError as error:
-            raise self._tree.error(path, error.message, help=error.help) from None
 
     def _read_steps(self, path: TreePath, data: Any) -> list[Step]:
         if data is None:
@@ -213,12 +219,6 @@ class _RecipeReader:
         return self._tree.error((*path, *keys), f"{where}: {problem}")
 
 
-@cache
-def _list_recipe_types() -> dict[str, Any]:
-    """List the keys of a recipe with their types."""
-    return {field.name: field.type for field in msgspec.structs.fields(Recipe) if field.name != "folder"}
-
-
 def _suggest_pairs(step_type: type[Step], value: Any) -> str:
     """Say how a step is written, with the key that a value without a key was probably meant for."""
     names = step_type.__struct_encode_fields__
@@ -227,9 +227,6 @@ def _suggest_pairs(step_type: type[Step], value: Any) -> str:
             msgspec.convert({name: value}, step_type)
             return f"did you mean {step_type.__struct_config__.tag}: {{{name}: {value}}}?"
     return f"write {{key: value}}; the keys are {', '.join(names)}" if names else "leave it out: the step has no keys"
-
-
-_EXAMPLES = {"output": "output: out", "sources": "sources: {web: {read: data/*.jsonl}}"}
 
 
 def _parse_keys(text: str) -> TreePath:
@@ -242,3 +239,40 @@ def _parse_keys(text: str) -> TreePath:
 
 def _describe(data: Any) -> str:
     return "nothing" if data is None else repr(data) if len(repr(data)) < 60 else type(data).__name__
+
+
+def step_class(name: str) -> type[Step]:
+    """Return the class of a step by its name in recipes.
+
+    >>> step_class("map_batches").__name__
+    'MapBatches'
+    """
+    if name == "read":
+        raise UsageError("read is not a step: it starts a source", help="put it under sources")
+    if name in STEPS:
+        refuse_shadowed(STEP, name)
+        step_type: type[Step] = getattr(steps, STEPS[name])
+        return step_type
+    plugin = find_plugin(STEP, name)
+    if plugin is not None:
+        return _load_step(plugin)
+    names = [*STEPS, *list_plugin_names(STEP)]
+    meant = find_nearest(name, names)
+    raise UsageError(
+        f'there is no step "{name}"',
+        help=f'did you mean "{meant}"?' if meant else f"the steps are {', '.join(names)}",
+        unknown_step=name,
+    )
+
+
+def _load_step(plugin: Plugin) -> type[Step]:
+    loaded = plugin.load()
+    if not (isinstance(loaded, type) and issubclass(loaded, (LocalStep, GlobalStep))):
+        raise plugin.make_type_error(loaded, "a class derived from LocalStep, FilterStep or GlobalStep")
+    tag = loaded.__struct_config__.tag
+    if tag != plugin.name:
+        raise UsageError(
+            f"{plugin}: the tag of {loaded.__name__} is {tag!r}, so manifests and books would name it otherwise",
+            help=f'write class {loaded.__name__}(…, tag="{plugin.name}")',
+        )
+    return loaded

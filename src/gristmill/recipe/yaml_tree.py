@@ -1,22 +1,30 @@
-"""YAML as plain data with the line of every value.
+"""YAML as plain data with the line of every value, and changes of it from the command line (`--set key=value`).
 
 Values follow YAML 1.2: `no` and `on` are words (a language, not false), `5e-3` is a number, `2024-01-01` is a text,
-`010` is ten. Duplicate keys are refused; PyYAML would silently keep the last one.
+`010` is ten. Duplicate keys are refused; PyYAML would silently keep the last one. A value of `--set` is YAML, too, and
+its key a path with dots.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from gristmill.core.errors import UsageError
 from gristmill.storage.urls import redact
 
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterable
+
+
 Path = tuple[str | int, ...]
 
+_MAX_RECIPE_BYTES = 16 << 20
 _MAX_NODES = 100_000  # a few lines of aliases can expand to billions of nodes
 _MAX_DEPTH = 50
 _SCALARS = (
@@ -65,6 +73,23 @@ class Tree:
         place = self.find_place(path)
         where = ".".join(map(str, path))
         return UsageError(f"{place}: {message}" if place else message, help=help, key=where, place=place)
+
+
+def read_recipe_text(path: pathlib.Path) -> str:
+    """Read a recipe file, or standard input as `-`. A named pipe would be waited for, and `/dev/zero` never ends."""
+    if str(path) == "-":
+        data = sys.stdin.buffer.read(_MAX_RECIPE_BYTES + 1)
+        if len(data) > _MAX_RECIPE_BYTES:
+            raise UsageError(f"standard input has more than {_MAX_RECIPE_BYTES:,} bytes, which no recipe has")
+        return data.decode("utf-8-sig")
+    if not path.is_file() and path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is not a regular file", help="name the YAML file of the recipe")
+    if path.is_file() and (num_bytes := path.stat().st_size) > _MAX_RECIPE_BYTES:
+        raise UsageError(
+            f"{path} has {num_bytes:,} bytes, and a recipe has at most {_MAX_RECIPE_BYTES:,}",
+            help="name the YAML file of the recipe; files are listed by a pattern, not one by one",
+        )
+    return path.read_text("utf-8-sig")
 
 
 def parse_yaml(text: str, name: str) -> Tree:
@@ -161,3 +186,55 @@ class _Builder:
 
     def _describe_place(self, node: yaml.Node) -> str:
         return f"{self._name}, line {node.start_mark.line + 1}"
+
+
+def apply_overrides(tree: Tree, overrides: Iterable[str]) -> None:
+    """Set each `key=value` in the tree: `seed=3`, `steps.0.length.min_chars=5`, `sources.web.read=[a.jsonl]`."""
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(
+                f"--set {override}: not key=value", help="write --set seed=3 or --set steps.0.length.min_chars=5"
+            )
+        place = f"--set {override}"
+        value = parse_value(text, place)
+        path = _set_value(tree, key.strip().split("."), value, place)
+        for old_path in [old_path for old_path in tree.places if old_path[: len(path)] == path]:
+            del tree.places[old_path]
+        tree.places[path] = place
+
+
+def _set_value(tree: Tree, keys: list[str], value: Any, place: str) -> Path:
+    if tree.data is None:
+        tree.data = {}
+    holder: Any = tree.data
+    path: list[str | int] = []
+    for index, key in enumerate(keys):
+        position = _find_position(holder, key, place)
+        path.append(position)
+        if index == len(keys) - 1:
+            holder[position] = value
+            break
+        inner = holder.get(position) if isinstance(holder, dict) else holder[position]
+        if isinstance(holder, list) and isinstance(inner, str):  # a step without parameters: `- length`
+            inner = {inner: {}}
+        elif inner is None:
+            inner = {}
+        holder[position] = inner
+        holder = inner
+    return tuple(path)
+
+
+def _find_position(holder: Any, key: str, place: str) -> str | int:
+    if isinstance(holder, dict):
+        return key
+    if not isinstance(holder, list):
+        raise UsageError(f'{place}: cannot set "{key}", the value before it is {holder!r}')
+    if not key.isdecimal() or int(key) >= len(holder):
+        raise UsageError(f'{place}: "{key}" is not one of the {len(holder)} items', help=_describe_items(holder))
+    return int(key)
+
+
+def _describe_items(items: list[Any]) -> str:
+    names = [next(iter(item), "") if isinstance(item, dict) else item for item in items]
+    return "they are " + ", ".join(f"{index} ({name})" for index, name in enumerate(names))

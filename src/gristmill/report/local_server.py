@@ -1,7 +1,7 @@
 """A web server for one person: on the loopback interface only, behind a random token in the address, and read-only.
 
 The token is compared in constant time. A request that names another host is refused, so that no page of the web can
-reach the server through a name of its own (DNS rebinding). No path of a request is ever a path of the disk: a subclass
+reach the server through another name (DNS rebinding). No path of a request is ever a path of the disk: a subclass
 answers the names that it knows.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from gristmill.core.errors import GristmillError, UsageError
-from gristmill.report.plain_json import encode_plain
+from gristmill.report.markup import encode_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from gristmill.shards.manifests.step_outcomes import DuplicateCluster  # noqa: TC001  (msgspec looks at the types)
-from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types)
-from gristmill.shards.report import DatasetReport
+from gristmill.shards.derived_files import DatasetReport
+from gristmill.shards.manifest import DuplicateCluster  # noqa: TC001  (msgspec looks at the types)
+from gristmill.shards.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types)
 
 
 class ShownRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -21,6 +21,8 @@ class ShownRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Where it came from."""
     text: str = ""
     """Its text, or its columns as JSON."""
+    pictures: list[str] = []
+    """Its first images, made small, as `data:` addresses."""
     num_characters: int = 0
     """The length of the whole text, if `text` is only the beginning."""
     split: str = ""
@@ -31,8 +33,11 @@ class ShownRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     thresholds: dict[str, Any] = {}
     """What these rules demand."""
     before: str = ""
-    """The text around the first change, before and after the step."""
+    """The text around the first change, before and after the step; around `passage`, if there is one."""
     after: str = ""
+    item: str = ""
+    """The item of a benchmark that the record holds, and the passage that holds it."""
+    passage: str = ""
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from gristmill.core.quantities import format_count
 from gristmill.report import record_sections, sections
 from gristmill.report.markup import Markup, element, join
-from gristmill.report.sliders import make_sliders
 
 if TYPE_CHECKING:
     from gristmill.report.model import Report
@@ -39,7 +38,7 @@ def make_page(report: Report, title: str) -> str:
     parts = [
         ("funnel", "Funnel", sections.make_funnels(report)),
         ("rules", "Rules", sections.make_rules(report)),
-        ("thresholds", "Thresholds", make_sliders(report)),
+        ("thresholds", "Thresholds", record_sections.make_sliders(report)),
         ("mix", "Mix", sections.make_mix(report)),
         ("lengths", "Lengths and packing", sections.make_lengths(report)),
         ("duplicates", "Duplicates", sections.make_duplicates(report)),

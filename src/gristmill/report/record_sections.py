@@ -1,4 +1,4 @@
-"""The sections of the page that hold records or measured numbers: samples, diffs, clusters, time and memory."""
+"""Sections of the page with records or measured numbers: samples, diffs, clusters, time and memory, sliders."""
 
 from __future__ import annotations
 
@@ -9,20 +9,29 @@ from dataclasses import dataclass
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.quantities import format_bytes, format_count
+import msgspec
+
+from gristmill.core.quantities import format_bytes, format_count, format_share
 from gristmill.report.charts import Bar, draw_bars, figure
-from gristmill.report.markup import Markup, element, join
+from gristmill.report.markup import Markup, element, join, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gristmill.report.markup import Row
-    from gristmill.report.model import Report, RunTimes, ShownRecord, WorkerTimes
+    from gristmill.report.model import Report, RuleCurve, RunTimes, ShownRecord, StepCurves, WorkerTimes
+
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _MAX_DIFF_WORDS = 2000
 _MAX_USES = 64
 _NODE_LETTERS = 8
+_KEEP_SOME = "The run did not keep any. With “keep_dropped: samples” in the recipe, some are kept for each rule."
+_EXPLANATION = (
+    "Move a slider to see what another threshold would keep. For one rule the number is exact; for all rules of a step "
+    "together it is counted in a sample, with its 95 % error. Later steps are not run again: what they would do "
+    "is not included."
+)
 
 
 def make_samples(report: Report) -> Markup:
@@ -30,10 +39,11 @@ def make_samples(report: Report) -> Markup:
     samples = report.samples
     if samples is None or not samples.wanted:
         return element("p", "This report holds no records: it was made with samples: 0.", class_="note")
+    no_changes = "No text was changed." if report.recipe.get("keep_dropped") else _KEEP_SOME
     kinds = [
         ("kept", "Kept", list(map(_show_sample, samples.kept)), "The dataset has no records."),
         ("dropped", "Dropped", list(map(_show_sample, samples.dropped)), _explain_no_drops(report)),
-        ("changed", "Changed", list(map(_show_change, samples.changed)), _explain_no_drops(report)),
+        ("changed", "Changed", list(map(_show_change, samples.changed)), no_changes),
         ("quarantined", "Quarantined", list(map(_show_sample, samples.quarantined)), "Nothing was quarantined."),
         ("clusters", "Duplicates", _show_clusters(report), "No duplicates were removed."),
     ]
@@ -61,7 +71,9 @@ def make_samples(report: Report) -> Markup:
 def _explain_no_drops(report: Report) -> str:
     if not (report.totals.records_dropped or report.dropped_files):
         return "Nothing was dropped."
-    return "The run did not keep any. With “keep_dropped: samples” in the recipe, some are kept for each rule."
+    if report.recipe.get("keep_dropped"):
+        return "The run kept none of the records that its steps dropped; “gristmill trace” looks for one of them."
+    return _KEEP_SOME
 
 
 def _show_sample(sample: ShownRecord) -> Markup:
@@ -75,7 +87,14 @@ def _show_sample(sample: ShownRecord) -> Markup:
         element("span", sample.place),
         element("span", length) if length else None,
     ]
-    return element("article", element("header", *header), element("pre", sample.text, tabindex="0"), class_="sample")
+    texts = [element("pre", sample.text, tabindex="0")]
+    if sample.passage:
+        texts = [
+            element("pre", sample.item, tabindex="0"),
+            element("pre", sample.before, element("mark", sample.passage), sample.after, tabindex="0"),
+        ]
+    pictures = [element("img", src=address, alt="") for address in sample.pictures]
+    return element("article", element("header", *header), *pictures, *texts, class_="sample")
 
 
 def _describe_rule(name: str, value: Any, threshold: Any) -> str:
@@ -200,3 +219,87 @@ def _show_uses(run: RunTimes, what: str, unit: str, name_of: Callable[[WorkerTim
 
 def _show_memory(use: _Use) -> str:
     return format_bytes(use.peak_bytes) if use.peak_bytes else "not measured"
+
+
+def make_sliders(report: Report) -> Markup | None:
+    """Make the sliders of all steps; None where the run kept no scores."""
+    if not report.curves:
+        return None
+    return join(
+        element("p", _EXPLANATION, class_="note"),
+        *(_make_step(number, step) for number, step in enumerate(report.curves)),
+    )
+
+
+def _make_step(number: int, step: StepCurves) -> Markup:
+    """Make the sliders of one step. The script finds its numbers in data attributes."""
+    sliders = [_make_slider(f"slider-{number}-{index}", step, rule) for index, rule in enumerate(step.rules)]
+    rows: list[Row] = [
+        (
+            rule.name,
+            _format_threshold(rule.threshold),
+            f"{rule.documents[rule.position]:,}",
+            format_share(rule.documents[rule.position], step.documents),
+        )
+        for rule in step.rules
+    ]
+    together = element("p", "All rules together: ", element("output", "", class_="together"), hidden=True)
+    changes = element(
+        "p",
+        "In the recipe: ",
+        element("code", ""),
+        " ",
+        element("button", "Reset", type="button"),
+        class_="changes",
+        hidden=True,
+    )
+    return element(
+        "div",
+        element("h3", f"{step.step}: {format_count(step.documents, 'document')} to decide about"),
+        *sliders,
+        together,
+        changes,
+        element(
+            "details", element("summary", "Table"), table(("rule", "threshold", "kept by it alone", "share"), rows)
+        ),
+        class_="thresholds",
+        data_step=step.step,
+        data_documents=step.documents,
+        data_count=step.sample_documents,
+        data_sample=step.sample,
+    )
+
+
+def _make_slider(name: str, step: StepCurves, rule: RuleCurve) -> Markup:
+    numbers = msgspec.json.encode({"thresholds": rule.thresholds, "documents": rule.documents}).decode()
+    num_documents = rule.documents[rule.position]
+    kept_share = (
+        f"{_format_threshold(rule.threshold)} keeps {num_documents:,} ({format_share(num_documents, step.documents)})"
+    )
+    slider = element(
+        "input",
+        type="range",
+        id=name,
+        min=0,
+        max=len(rule.thresholds) - 1,
+        value=rule.position,
+        data_position=rule.position,
+        data_rule=rule.name,
+        data_numbers=numbers,
+    )
+    return element(
+        "div",
+        element("label", rule.name, for_=name),
+        slider,
+        element("output", kept_share, for_=name),
+        class_="slider",
+    )
+
+
+def _format_threshold(value: float) -> str:
+    """Format a threshold as the script does, with all of its digits.
+
+    >>> _format_threshold(1_000_000.0), _format_threshold(0.25)
+    ('1000000', '0.25')
+    """
+    return str(int(value) if value.is_integer() else value)

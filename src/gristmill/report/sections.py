@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.core.books import add_books
-from gristmill.core.quantities import format_bytes, format_count
+from gristmill.core.books import add_books, count_left_out_tokens
+from gristmill.core.quantities import format_bytes, format_count, format_share
+from gristmill.core.splits import TRAIN
 from gristmill.report.charts import MAX_BARS, NUM_COLORS, Bar, draw_bars, draw_histogram, draw_pie, figure
 from gristmill.report.markup import Markup, element, join, table
 
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
     from gristmill.report.markup import Row
     from gristmill.report.model import Report
-    from gristmill.shards.report import SourceMix
+    from gristmill.shards.derived_files import SourceMix
 
 _LOST = 8
-"""The colour of what is gone."""
+"""The color of what is gone."""
 _MAX_FUNNELS = 12
-"""This many sources get a funnel of their own; all others are in the table of the books."""
+"""This many sources get a separate funnel; all others are in the table of the books."""
 
 
 def make_headline(report: Report) -> Markup:
@@ -31,14 +33,17 @@ def make_headline(report: Report) -> Markup:
     num_gone = totals.records_dropped + totals.records_quarantined
     came = totals.records_in + totals.records_created
     inputs = f"{format_bytes(totals.input_bytes)} in {format_count(totals.input_files, 'file')}"
-    cards = [
-        ("records in", f"{totals.records_in:,}", inputs),
-        ("records out", f"{totals.records_out:,}", f"{_format_share(totals.records_out, came)} of what came in"),
-        ("dropped", f"{totals.records_dropped:,}", _format_share(totals.records_dropped, came)),
-        ("quarantined", f"{totals.records_quarantined:,}", _format_share(totals.records_quarantined, came)),
-    ]
+    if totals.records_created:
+        inputs += f"; steps created {totals.records_created:,} more"
+    amounts = {
+        "records out": totals.records_out,
+        "dropped": totals.records_dropped,
+        "quarantined": totals.records_quarantined,
+    }
+    cards = [("records in", f"{totals.records_in:,}", inputs)]
+    cards += [(name, f"{amount:,}", f"{format_share(amount, came)} of {came:,}") for name, amount in amounts.items()]
     if totals.tokens:
-        trained = f"{_format_share(totals.trained_tokens, totals.tokens)} trained" if report.kind == "chats" else ""
+        trained = f"{format_share(totals.trained_tokens, totals.tokens)} trained" if report.kind == "chats" else ""
         cards.append(("tokens", f"{totals.tokens:,}", trained or f"in {format_count(totals.rows, 'row')}"))
     cards.append(("dataset", format_bytes(totals.shard_bytes), format_count(totals.shards, "shard")))
     balanced = totals.records_out + num_gone == came
@@ -81,7 +86,7 @@ def _draw_funnel(name: str, accounts: Sequence[Account], sources: Sequence[Sourc
     for account in accounts:
         came = account.records_in + account.created
         lost = came - account.records_out
-        text = f"{account.records_out:,}" + (f"  (-{lost:,}, {lost / came:.1%})" if lost else "")
+        text = f"{account.records_out:,}" + (f"  (-{lost:,}, {format_share(lost, came)})" if lost else "")
         bars.append(Bar(account.step, (account.records_out, lost), text, (0, _LOST)))
         rows.append((account.step, f"{came:,}", f"{account.records_out:,}", f"{lost:,}", *_size_cells(account)))
     heads = ("step", "came in", "left", "gone", "text", "tokens")
@@ -92,13 +97,24 @@ def _draw_funnel(name: str, accounts: Sequence[Account], sources: Sequence[Sourc
 
 
 def _name_sizes(accounts: Sequence[Account], sources: Sequence[SourceMix]) -> str:
-    """Say what became of the bytes of sources, such as `6.4 MB of files, 5.9 MB of text, 4.3 MB of it left`."""
-    sizes = [account.text_bytes for account in accounts if account.text_bytes]
+    """Say what became of the bytes of sources, such as `6.4 MB of files, 5.9 MB of text, 4.3 MB of it left`.
+
+    Steps after the last one with text hold tokens. If they remove any, only their records can be counted.
+    """
+    sizes = [(number, account.text_bytes) for number, account in enumerate(accounts, 1) if account.text_bytes]
     input_bytes, tokens = sum(source.input_bytes for source in sources), sum(source.tokens for source in sources)
     has_rows = any(source.rows for source in sources)
     parts = [f"{format_bytes(input_bytes)} of files"] if input_bytes else []
     if sizes:
-        parts += [f"{format_bytes(sizes[0])} of text", f"{format_bytes(sizes[-1] if has_rows else 0)} of it left"]
+        number, size = sizes[-1]
+        after_text = accounts[number:]
+        removes_some = any(account.records_out < account.records_in + account.created for account in after_text)
+        parts.append(f"{format_bytes(sizes[0][1])} of text")
+        if has_rows and (removes_some or count_left_out_tokens(after_text)):
+            parts.append(f"{format_bytes(size)} of it up to {after_text[0].step}")
+            parts.append(f"{format_count(accounts[-1].records_out, 'record')} left")
+        else:
+            parts.append(f"{format_bytes(size if has_rows else 0)} of it left")
     parts += [format_count(tokens, "token")] if tokens else []
     return f"{', '.join(parts)}." if parts else ""
 
@@ -112,6 +128,10 @@ def make_rules(report: Report) -> Markup | None:
     """Show what each rule has removed, over all sources; None if nothing was removed."""
     removed: dict[tuple[str, str, str], int] = {}
     failed: dict[tuple[str, str], int] = {}
+    reached: Counter[str] = Counter()
+    for accounts in report.books.values():
+        for account in accounts:
+            reached[account.step] += account.records_in + account.created
     for steps in report.funnel.values():
         for step in steps:
             for kind, counts in (("dropped", step.dropped), ("quarantined", step.quarantined)):
@@ -123,21 +143,23 @@ def make_rules(report: Report) -> Markup | None:
     if not removed:
         return None
     ranked = sorted(removed.items(), key=lambda item: (-item[1], item[0]))
-    came = report.totals.records_in + report.totals.records_created
     bars = [
         Bar(
             f"{reason} ({step})",  # a phone shows the beginning
             (count,),
-            f"{count:,}  ({_format_share(count, came)})",
+            f"{count:,}  ({format_share(count, reached[step])})",
             (0 if kind == "dropped" else 1,),
         )
         for (step, reason, kind), count in ranked
     ]
     rows: list[Row] = [
-        (step, reason, kind, f"{count:,}", _format_share(count, came), f"{failed.get((step, reason), count):,}")
+        (step, reason, kind, f"{count:,}", format_share(count, reached[step]), f"{failed.get((step, reason), count):,}")
         for (step, reason, kind), count in ranked
     ]
-    note = "A record counts once, by the first rule that it broke. The table also says how many broke the rule at all."
+    note = (
+        "A record counts once, by the first rule that it broke; shares are of the records that reached the step. "
+        "The table also says how many broke the rule at all."
+    )
     if len(ranked) > MAX_BARS:
         note += f" The chart has the {MAX_BARS} most frequent rules."
     heads = ("step", "rule", "what happened", "records", "share", "broke it")
@@ -147,8 +169,9 @@ def make_rules(report: Report) -> Markup | None:
 
 
 def make_mix(report: Report) -> Markup:
-    """Show the shares of sources, wanted and got, and of languages; and the splits."""
+    """Show the shares of sources in training, wanted and got, and of languages; and the splits."""
     unit = "tokens" if report.totals.tokens else "rows"
+    whole = f"{unit} of {TRAIN}" if TRAIN in report.splits else unit
     names = sorted(report.sources, key=lambda name: (-report.sources[name].share, name))
     is_wanted = any(report.sources[name].wanted_share is not None for name in names)
     bars, rows = [], []
@@ -160,19 +183,17 @@ def make_mix(report: Report) -> Markup:
         bars.append(Bar(name, values, text, (0, 7) if is_wanted else (0,)))
         cells = (f"{source.share:.2%}", "" if wanted is None else f"{wanted:.2%}")
         rows.append((name, f"{source.tokens:,}" if source.tokens else "", f"{source.rows:,}", *cells))
-    heads = ("source", "tokens", "rows", "share", "wanted")
+    heads = ("source", "tokens of all splits", "rows of all splits", f"share of {whole}", "wanted")
     note = ""
     if report.wanted_by == "mixture":
-        note = (
-            "“Wanted” are the weights for training: a stream reads the sources in these shares, whatever was written."
-        )
+        note = "“Wanted” are the weights for training: a stream reads the sources in these shares."
     title = "Sources"
-    legend = [(0, "in the dataset"), (7, "wanted")] if is_wanted else []
+    legend = [(0, f"in {TRAIN}" if TRAIN in report.splits else "in the dataset"), (7, "wanted")] if is_wanted else []
     picture = draw_bars(
         title, bars, is_grouped=is_wanted, maximum=max((max(bar.values) for bar in bars), default=1) or 1
     )
-    figures = [figure(title, f"share of {unit}", picture, heads, rows, note=note, legend=legend)]
-    figures.append(_draw_shares("Sources as a pie", unit, [(name, report.sources[name].share) for name in names]))
+    figures = [figure(title, f"share of {whole}", picture, heads, rows, note=note, legend=legend)]
+    figures.append(_draw_shares("Sources as a pie", whole, [(name, report.sources[name].share) for name in names]))
     if report.languages:
         figures += _draw_languages(report)
     splits: list[Row] = [
@@ -193,9 +214,9 @@ def _draw_languages(report: Report) -> list[Markup]:
     languages = sorted(report.languages, key=lambda entry: (-entry.amount, entry.language))
     total = sum(entry.amount for entry in languages)
     unit = report.lengths.unit if report.lengths is not None else "bytes"
-    bars = [Bar(entry.language, (entry.amount,), _format_share(entry.amount, total)) for entry in languages]
+    bars = [Bar(entry.language, (entry.amount,), format_share(entry.amount, total)) for entry in languages]
     rows: list[Row] = [
-        (entry.language, f"{entry.amount:,}", f"{entry.documents:,}", _format_share(entry.amount, total))
+        (entry.language, f"{entry.amount:,}", f"{entry.documents:,}", format_share(entry.amount, total))
         for entry in languages
     ]
     title = "Languages"
@@ -246,8 +267,7 @@ def _draw_packing(report: Report) -> Markup:
     bars, rows = [], []
     for source, packing in report.packing.items():
         bars.append(Bar(source, (packing.tokens, packing.padding), f"{packing.filled:.2%} filled", (2, _LOST)))
-        left_out = packing.truncated_tokens + packing.dropped_tokens
-        cells = (packing.tokens, packing.padding, packing.split_documents, left_out)
+        cells = (packing.tokens, packing.padding, packing.split_documents, packing.left_out_tokens)
         rows.append((source, f"{packing.rows:,}", *(f"{value:,}" for value in cells), f"{packing.filled:.2%}"))
     row_length = next(iter(report.packing.values())).row_length
     heads = ("source", "rows", "tokens", "padding", "documents split", "tokens left out", "filled")
@@ -274,7 +294,7 @@ def make_duplicates(report: Report) -> Markup | None:
         figures.append(figure(title, "clusters by size", draw_bars(title, bars), heads, rows, note=note))
     for check in report.decontamination:
         rows = [
-            (name, f"{bench.items:,}", f"{bench.found:,}", _format_share(bench.found, bench.items))
+            (name, f"{bench.items:,}", f"{bench.found:,}", format_share(bench.found, bench.items))
             for name, bench in check.benchmarks.items()
         ]
         bars = [
@@ -327,7 +347,3 @@ def _name_sample(report: Report) -> str:
     if lengths is None:
         return ""
     return f"Measured on {lengths.documents:,} documents{', a sample' if lengths.is_sample else ', all of them'}."
-
-
-def _format_share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else "0%"

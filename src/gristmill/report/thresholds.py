@@ -21,13 +21,12 @@ from gristmill.shards.score_file import ScoreColumns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.core.scores import ThresholdRule
     from gristmill.shards.dataset import Dataset
-    from gristmill.shards.manifests.stored_files import ScoreFile
     from gristmill.shards.score_file import ScoredStep
+    from gristmill.shards.stored_files import ScoreFile
 
 _NUM_THREADS = 2
 _NUM_COLUMNS = 2
@@ -51,7 +50,7 @@ def find_curves(dataset: Dataset) -> list[StepCurves]:
         columns = ScoreColumns(dataset.folder, file)
         for step in columns.layout.steps:
             first, parts = steps.setdefault(step.prefix, (step, []))
-            if first.rules == step.rules:  # a source may have a step of its own with other thresholds
+            if first.rules == step.rules:  # a source may have a separate step with other thresholds
                 parts.append(_Part(columns, step, _find_judged_rows(columns, step, file)))
     num_rules = sum(len(_list_rules(step)) for step, _ in steps.values())
     max_sample = min(_MAX_SAMPLE, _SAMPLE_BYTES // max(1, num_rules))
@@ -79,15 +78,12 @@ class _Part(NamedTuple):
             row, start = row + block.num_rows, end
             end += len(judged)
             for line, score in zip(to, scores, strict=False):
-                values = _view_values(block.column(self.step.column(score)))
+                # The stored values, not copied. Where a score is null, the value means nothing.
+                column = block.column(self.step.column(score))
+                values: NDArray[Any] = np.frombuffer(column.buffers()[1] or b"", column.type.to_pandas_dtype())
+                values = values[column.offset : column.offset + len(column)]
                 line[start:end] = values if len(judged) == len(values) else values.take(judged)
         return end
-
-
-def _view_values(column: pa.Array) -> NDArray[Any]:
-    """Return the stored values of a score without copying them. Where it is null, the value means nothing."""
-    values: NDArray[Any] = np.frombuffer(column.buffers()[1] or b"", column.type.to_pandas_dtype())
-    return values[column.offset : column.offset + len(column)]
 
 
 def _list_rules(step: ScoredStep) -> list[ThresholdRule]:
@@ -158,7 +154,7 @@ def _find_judged_rows(columns: ScoreColumns, step: ScoredStep, file: ScoreFile) 
 
 
 def _spread_thresholds(rule: ThresholdRule, values: Sequence[float]) -> NDArray[np.float64]:
-    """Spread thresholds over some values, beside that of the rule.
+    """Spread thresholds over some values, in addition to that of the rule.
 
     They have six digits at most: a threshold that a page shows and a user copies is the one that was counted.
     """

@@ -132,7 +132,7 @@ class _ValueDescriber:
             case dict():
                 yield from self._describe_all(value.items())
             case set() | frozenset():
-                # Each on its own: what was described before must not depend on the order of a set.
+                # Each separately: what was described before must not depend on the order of a set.
                 yield from sorted(_hash(list(_ValueDescriber(self).describe(item))) for item in value)
             case BuiltinFunctionType() | MethodDescriptorType() | WrapperDescriptorType():
                 yield f"{getattr(value, '__module__', None)}.{value.__qualname__}"
@@ -234,7 +234,7 @@ def _list_global_names(code: CodeType) -> Iterator[str]:
 
 
 def read_project_files(path: str) -> Iterator[tuple[str | None, Path, str]]:
-    """Read a file and the project's own modules that it imports; give the dotted name of each, its path and its text.
+    """Read a file and the project's own modules that it imports; yield the dotted name, path and text of each.
 
     The file itself comes first, and has no name.
     """
@@ -244,7 +244,10 @@ def read_project_files(path: str) -> Iterator[tuple[str | None, Path, str]]:
     roots = [first.parent, *_find_project_roots()]
     while waiting:
         file = waiting.pop()
-        text = _read(file)
+        try:
+            text = file.read_text("utf-8", "surrogateescape")
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror}", path=str(file)) from error
         yield names[file], file, text
         if _is_versioned(first):
             return
@@ -257,13 +260,6 @@ def read_project_files(path: str) -> Iterator[tuple[str | None, Path, str]]:
 def _list_project_files(path: str) -> list[str]:
     """List the names and contents of a file and of what it imports, in a fixed order."""
     return sorted(f"{name or file.name}\n{text}" for name, file, text in read_project_files(path))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "surrogateescape")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
 
 
 def _find_imported_files(path: Path, content: str, roots: list[Path]) -> Iterator[tuple[str, Path]]:

@@ -2,11 +2,11 @@
 
 For each split and source there is one small Arrow stream, `index/<split>/<source>.arrow`, with a line for each block:
 the number of its shard, offset, bytes, rows and xxh3. Rows of tokens have a second one, `….costs.arrow`, with the
-attention cost of each row: the sum of its documents' squared lengths. It is a file of its own because few readers need
-it, and it is longer: 8 bytes a row, where a block of 4 MiB costs 36.
+attention cost of each row: the sum of its documents' squared lengths. It is a separate file because few readers need
+it, and it is longer: 8 bytes for each row, while a block of 4 MiB costs 36.
 
-The index follows from the shards, so it is not part of `dataset_hash`. A dataset without one is indexed when it is
-first asked for, by one pass over its shards, and the index is kept in the user's cache folder.
+The index follows from the shards, so it is not part of `dataset_hash`. It may come from anywhere, and ranges of files
+are fetched by it: readers compare it with the manifest first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.core.records import INPUT_IDS
-from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.manifests.stored_files import LaneIndex, StoredFile
+from gristmill.shards.canonical import STREAM_END, make_damage_error, read_mapped_batches, stream_block, stream_header
+from gristmill.shards.formats.base import READ_ERRORS
+from gristmill.shards.stored_files import MANIFEST, LaneIndex, StoredFile
 from gristmill.shards.token_rows import LENGTHS, compute_attention_costs
 from gristmill.storage.commit import PendingFile
-from gristmill.storage.mapped_files import open_stream_source
+from gristmill.storage.files import compute_file_checksum, open_stream_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.stored_files import Shard
     from gristmill.storage.locations import Location
+
 
 BLOCKS_SCHEMA = pa.schema(
     [
@@ -54,7 +58,7 @@ class ShardBlocks:
     """The blocks of one shard in order, as they are written or found."""
 
     offset: int = 0
-    """Where the first block begins: behind the header."""
+    """Where the first block begins: after the header."""
     sizes: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
@@ -135,7 +139,11 @@ class BlockIndexWriter:
         lane = self._lanes.get((split, source))
         if lane is None:
             stem = f"{self._folder}/{split}/{source}"
-            lane = self._lanes[split, source] = open_lane(self._files, self._root, stem, self._run_id)
+            tables = [
+                _TableWriter(self._files.enter_context(PendingFile(self._root / path, self._run_id)), path, schema)
+                for path, schema in ((f"{stem}.arrow", BLOCKS_SCHEMA), (f"{stem}.costs.arrow", COSTS_SCHEMA))
+            ]
+            lane = self._lanes[split, source] = _LaneWriter(*tables)
         lane.add(blocks)
 
     def commit(self) -> dict[str, dict[str, LaneIndex]]:
@@ -204,10 +212,83 @@ class _TableWriter:
         self._waiting = [waiting.slice(start)]
 
 
-def open_lane(files: ExitStack, root: Location, stem: str, run_id: str) -> _LaneWriter:
-    """Open the two files of a lane, whose paths below `root` begin with `stem`."""
-    blocks, costs = (
-        _TableWriter(files.enter_context(PendingFile(root / path, run_id)), path, schema)
-        for path, schema in ((f"{stem}.arrow", BLOCKS_SCHEMA), (f"{stem}.costs.arrow", COSTS_SCHEMA))
-    )
-    return _LaneWriter(blocks, costs)
+@dataclass(frozen=True, slots=True)
+class LaneBlocks:
+    """The blocks of one split and source, in the order of their rows: one entry a block in each array."""
+
+    shard: NDArray[np.int64]
+    """The number of the shard among those of the split and source."""
+    offset: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    xxh3: NDArray[np.uint64]
+
+
+def read_blocks(folder: Location, manifest: Manifest, split: str, source: str) -> LaneBlocks:
+    """Read where the blocks of a split and source are.
+
+    Raises:
+        DamagedDatasetError: The index contradicts the manifest.
+    """
+    index = _find_lane(folder, manifest, split, source)
+    table = _read_table(folder, index.blocks, BLOCKS_SCHEMA)
+    columns = {name: table.column(name).to_numpy() for name in BLOCKS_SCHEMA.names}
+    checksums = columns.pop("xxh3")
+    lane = LaneBlocks(**{name: column.astype(np.int64) for name, column in columns.items()}, xxh3=checksums)
+    if problem := _find_problem(lane, manifest.splits[split][source]):
+        raise make_damage_error(index.blocks.path, problem, folder)
+    return lane
+
+
+def read_costs(folder: Location, manifest: Manifest, split: str, source: str) -> NDArray[np.uint64]:
+    """Read the attention cost of each row of a split and source; nothing where rows are no tokens.
+
+    Raises:
+        DamagedDatasetError: The index contradicts the manifest.
+    """
+    return np.concatenate([NO_COSTS, *map_costs(folder, manifest, split, source)])
+
+
+def map_costs(folder: Location, manifest: Manifest, split: str, source: str) -> list[NDArray[np.uint64]]:
+    """Like `read_costs`, in pieces that are views of the mapped file: nothing is in memory until it is used."""
+    index = _find_lane(folder, manifest, split, source)
+    if index.costs is None:
+        return []
+    table = _read_table(folder, index.costs, COSTS_SCHEMA)
+    if table.num_rows != sum(shard.rows for shard in manifest.splits[split][source]):
+        raise make_damage_error(index.costs.path, "does not have one cost for each row", folder)
+    return [piece.to_numpy() for piece in table.column("cost").chunks]
+
+
+def _find_lane(folder: Location, manifest: Manifest, split: str, source: str) -> LaneIndex:
+    lane = manifest.index.get(split, {}).get(source)
+    if lane is None:
+        raise make_damage_error(MANIFEST, f"names no index of {split}/{source}", folder)
+    return lane
+
+
+def _read_table(folder: Location, file: StoredFile, schema: pa.Schema) -> pa.Table:
+    try:
+        path = file.copy_below(folder)
+        if compute_file_checksum(path) != file.xxh3:
+            raise ValueError("its checksum differs")
+        return pa.Table.from_batches(read_mapped_batches(path, schema), schema)
+    except READ_ERRORS as error:
+        raise make_damage_error(file.path, f"cannot be read: {error}", folder) from error
+
+
+def _find_problem(blocks: LaneBlocks, shards: Sequence[Shard]) -> str | None:
+    """Describe how an index contradicts the manifest: it may come from anywhere, and ranges are fetched by it."""
+    numbers, ends = blocks.shard, blocks.offset + blocks.bytes
+    if np.any(np.diff(numbers) < 0) or np.any(numbers >= len(shards)):
+        return "names a shard that the manifest does not"
+    follows = np.diff(numbers) == 0
+    limits = np.array([shard.bytes for shard in shards], dtype=np.int64)[numbers]
+    if np.any(blocks.offset < 0) or np.any(blocks.bytes < 0) or np.any(ends > limits) or np.any(ends < blocks.offset):
+        return "names a block beyond the end of its shard"
+    if np.any(follows & (blocks.offset[1:] < ends[:-1])):
+        return "names blocks that overlap"
+    rows = np.bincount(numbers, weights=blocks.rows, minlength=len(shards))
+    if np.any(blocks.rows < 0) or not np.array_equal(rows, [shard.rows for shard in shards]):
+        return "names other numbers of rows than the manifest"
+    return None

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.core.names import check_choice
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN
-from gristmill.shards.arrow_stream import ORIGINS_SCHEMA
-from gristmill.shards.damage import make_damage_error
+from gristmill.shards.canonical import ORIGINS_SCHEMA, make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS, ShardRecord, remove_origins
 from gristmill.shards.formats.shard_format import open_shard
-from gristmill.shards.manifests.manifest_file import load_manifest
-from gristmill.shards.manifests.stored_files import Shard, StoredFile, file_key
+from gristmill.shards.manifest_file import load_manifest
+from gristmill.shards.stored_files import Shard, StoredFile, file_key
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.shards.verify import Verification, verify
 from gristmill.storage.locations import parse_location
-from gristmill.storage.stores.options import name_bucket
+from gristmill.storage.stores.credentials import name_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.shards.formats.base import ShardReader
-    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifest import Manifest
     from gristmill.storage.locations import Location
-    from gristmill.text.tokenizers import TextDecoder
+    from gristmill.text.tokenizers.byte_lengths import TextDecoder
 
 _MAX_OPEN_SHARDS = 8
 
@@ -171,13 +170,13 @@ class Dataset:
 
     @cached_property
     def _shard_schema(self) -> pa.Schema | None:
-        if self.manifest.format == "webdataset":  # its columns say which members they are
-            return self.schema
-        return self.manifest.shard_schema()
+        # The columns of tars say which members they are.
+        return self.schema if self.manifest.format == "webdataset" else self.manifest.shard_schema()
 
     @cached_property
     def _tokenizer(self) -> TextDecoder:
-        from gristmill.text.tokenizers import find_tokenizer, load_decoder  # noqa: PLC0415  (only for rows of tokens)
+        from gristmill.text.tokenizers.byte_lengths import load_decoder  # noqa: PLC0415
+        from gristmill.text.tokenizers.files import find_tokenizer  # noqa: PLC0415  (only for rows of tokens)
 
         return load_decoder(find_tokenizer(str(self.manifest.tokenizer_folder(self.folder))))
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from gristmill.core.errors import DamagedDatasetError
-from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
-from gristmill.storage.stored_paths import Count, StoredPath  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.shards.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.storage.locations import Count, StoredPath, read_stored
 
 if TYPE_CHECKING:
     from gristmill.storage.locations import Location
@@ -44,7 +44,7 @@ class KeptSignatures(msgspec.Struct, frozen=True, kw_only=True):
     """The signatures of all shards of a dataset."""
 
     signer: str
-    """A hash of what the signatures depend on, beside the documents."""
+    """A hash of what the signatures depend on, besides the documents."""
     text: str
     """The field that holds the text."""
     shards: list[KeptShard]
@@ -61,10 +61,10 @@ def load_kept_signatures(folder: Location) -> KeptSignatures | None:
         DamagedDatasetError: It cannot be read.
     """
     try:
-        return msgspec.json.decode((folder / INDEX).read_bytes(), type=KeptSignatures)
+        return msgspec.json.decode(read_stored(folder / INDEX), type=KeptSignatures)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, OSError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
         raise DamagedDatasetError(
             f"{folder / INDEX} cannot be read: {error}",
             help=f"remove {folder / SIGNATURES}, and run the recipe of the dataset again: it signs its documents again",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import pyarrow as pa
 
-from gristmill.core.json_text import EXACT_FLOAT, JSON_TYPE
+from gristmill.core.json_values import EXACT_FLOAT, JSON_TYPE
 from gristmill.core.records import OTHER_FIELDS, TEXT_TYPE
 
 if TYPE_CHECKING:
@@ -44,7 +44,11 @@ class RecordColumns:
         self._types = dict(types)
         self._skipped = frozenset(skipped)
         self._decoders = {name: msgspec.json.Decoder(_choose_python_type(kind)) for name, kind in self._types.items()}
-        plain = [name for name in self._skipped if name not in self._types and _is_field_name(name)]
+        plain = [
+            name
+            for name in self._skipped
+            if name not in self._types and all(character >= " " and character not in '\\"' for character in name)
+        ]
         kinds = {
             **{name: _choose_python_type(kind) for name, kind in self._types.items()},
             **dict.fromkeys(plain, msgspec.Raw),
@@ -137,7 +141,3 @@ def _struct(kinds: Mapping[str, Any]) -> type[msgspec.Struct]:
     fields = [(f"f{number}", kind, None) for number, kind in enumerate(kinds.values())]
     names = {f"f{number}": name for number, name in enumerate(kinds)}
     return msgspec.defstruct("Record", fields, rename=names, kw_only=True, gc=False, forbid_unknown_fields=True)
-
-
-def _is_field_name(name: str) -> bool:
-    return all(character >= " " and character not in '\\"' for character in name)

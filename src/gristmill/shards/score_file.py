@@ -28,17 +28,16 @@ import pyarrow as pa
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE
 from gristmill.core.scores import StepScores
-from gristmill.shards.arrow_stream import STREAM_END, stream_header
-from gristmill.shards.canonical import canonicalize_batch
-from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.stored_paths import decode_stored
+from gristmill.shards.canonical import STREAM_END, canonicalize_batch, stream_header
+from gristmill.storage.files import compute_file_checksum
+from gristmill.storage.locations import decode_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from gristmill.shards.manifests.stored_files import ScoreFile
+    from gristmill.shards.stored_files import ScoreFile
     from gristmill.storage.locations import Location
 
 LAYOUT_VERSION = 2

@@ -16,19 +16,18 @@ import numpy as np
 
 from gristmill.core.books import find_imbalances
 from gristmill.core.errors import CorruptStreamError, DamagedDatasetError
-from gristmill.shards.arrow_stream import ORIGINS_SCHEMA, read_mapped_batches
+from gristmill.shards.block_index import read_blocks, read_costs
+from gristmill.shards.canonical import ORIGINS_SCHEMA, read_mapped_batches
+from gristmill.shards.derived_files import REPORT, find_report_page, is_report_of, make_derived_files, make_side_files
 from gristmill.shards.formats.base import READ_ERRORS
 from gristmill.shards.formats.shard_format import open_origins, open_shard
-from gristmill.shards.hugging_face import make_side_files
-from gristmill.shards.lane_blocks import read_blocks, read_costs
-from gristmill.shards.manifests.manifest import MIXED, Manifest, dataset_hash
-from gristmill.shards.manifests.manifest_file import load_manifest
-from gristmill.shards.manifests.stored_files import MANIFEST, Shard, StoredFile, file_key
-from gristmill.shards.report import REPORT, find_report_page, is_report_of, make_derived_files
+from gristmill.shards.kept_signatures import INDEX, load_kept_signatures
+from gristmill.shards.manifest import MIXED, Manifest, dataset_hash
+from gristmill.shards.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.stored_files import MANIFEST, Shard, StoredFile, file_key
 from gristmill.shards.token_rows import CHATS, ORIGINS, find_row_problem, num_tokens, num_trained_tokens
-from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.locations import list_files_below, measure_file, parse_location
-from gristmill.storage.stored_paths import Count, path_below
+from gristmill.storage.files import compute_file_checksum
+from gristmill.storage.locations import Count, list_files_below, measure_file, parse_location, path_below, read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.core.books import Account
     from gristmill.storage.locations import Location
 
 
@@ -89,9 +87,10 @@ def verify(folder: str | Location) -> Verification:
 
 
 def check_manifest(folder: Location, manifest: Manifest) -> list[Problem]:
-    """Find what is wrong apart from the shards."""
+    """Find what is wrong, except in the shards."""
     problems = []
-    if not manifest.is_sealed:
+    # Its bytes are compared as well: a key that is not known, or one that is there twice, is in no field.
+    if not manifest.is_sealed or b"".join(dump_manifest(manifest)) != read_stored(folder / MANIFEST):
         problems.append(Problem(MANIFEST, "edited", "was changed after the run"))
     if manifest.dataset_hash != dataset_hash(manifest):
         problems.append(Problem(MANIFEST, "edited", "its dataset_hash is not that of its shards"))
@@ -105,7 +104,7 @@ def check_manifest(folder: Location, manifest: Manifest) -> list[Problem]:
     problems += damage.values()
     problems += _find_index_problems(folder, manifest, damage)
     if not damage.keys() & {file.path for file in manifest.quarantine.files}:
-        problems += _quarantine_problems(folder, manifest)
+        problems += _find_quarantine_problems(folder, manifest)
     try:
         derived = make_derived_files(manifest)
     except DamagedDatasetError:  # the books cannot be read, which is reported above
@@ -113,13 +112,26 @@ def check_manifest(folder: Location, manifest: Manifest) -> list[Problem]:
     problems += [
         problem for path, content in derived.items() if (problem := _find_content_problem(folder, path, content))
     ]
+    problems += _find_signature_problems(folder)
     problems += _find_unexpected_files(folder, manifest)
     return problems
 
 
+def _find_signature_problems(folder: Location) -> Iterator[Problem]:
+    """Check the signatures that are kept for later runs, if there are any."""
+    try:
+        index = load_kept_signatures(folder)
+    except DamagedDatasetError as error:
+        yield Problem(INDEX, "unreadable", error.message)
+        return
+    for file in index.files() if index is not None else ():
+        if problem := _find_file_problem(folder, file):
+            yield problem
+
+
 def _find_index_problems(folder: Location, manifest: Manifest, damaged: Container[str]) -> Iterator[Problem]:
     """Check that the index of blocks, if there is one, agrees with the manifest. Its files are checked before."""
-    index = manifest.index or {}
+    index = manifest.index
     if index and {split: {*sources} for split, sources in index.items()} != {
         split: {*sources} for split, sources in manifest.splits.items()
     }:
@@ -152,7 +164,11 @@ def check_shard(folder: Location, shard: Shard, manifest: Manifest, known_files:
         return [problem] if problem else []
     side_problem = _find_file_problem(folder, side)
     side_problem = side_problem or _check_content(
-        side.path, lambda: _find_side_problem(folder, side, shard.rows, known_files)
+        side.path,
+        lambda: (
+            _find_row_problem(folder, side, shard.rows, "arrow", ORIGINS_SCHEMA)
+            or _find_origin_problem(folder, side, "arrow", known_files)
+        ),
     )
     return [entry for entry in (problem, side_problem) if entry]
 
@@ -166,13 +182,6 @@ def _find_shard_problem(
     if shard.origins is None:
         problem = problem or _find_origin_problem(folder, shard, manifest.format, known_files, manifest.kind)
     return problem
-
-
-def _find_side_problem(
-    folder: Location, side: StoredFile, rows: int, known_files: NDArray[np.uint64]
-) -> Problem | None:
-    problem = _find_row_problem(folder, side, rows, "arrow", ORIGINS_SCHEMA)
-    return problem or _find_origin_problem(folder, side, "arrow", known_files)
 
 
 def _find_schema_problem(manifest: Manifest) -> str | None:
@@ -211,7 +220,7 @@ def _find_file_problem(folder: Location, file: StoredFile) -> Problem | None:
 def _find_content_problem(folder: Location, path: str, content: bytes) -> Problem | None:
     """Check that a small file that is derived from the manifest exists and is as it was written."""
     try:
-        stored = path_below(folder, path).read_bytes()
+        stored = read_stored(path_below(folder, path))
         if not is_report_of(stored, content) if path == REPORT else stored != content:
             return Problem(path, "edited", "is not as it was written")
         page = find_report_page(stored) if path == REPORT else None
@@ -286,7 +295,8 @@ def _find_book_problems(manifest: Manifest) -> Iterator[str]:
         accounts = manifest.books.get(source, [])
         for message in find_imbalances(accounts):
             yield f"source {source}: {message}"
-        num_booked = _count_rows(accounts[-1]) if accounts else 0
+        # What the last step returned: records, or the rows that it packed them into.
+        num_booked = accounts[-1].counters.get("rows", accounts[-1].records_out) if accounts else 0
         if num_booked != num_rows[source]:
             yield f"source {source}: the books end with {num_booked} records, but its shards hold {num_rows[source]}"
         quarantined: Counter[str] = Counter()
@@ -324,12 +334,7 @@ def _list_first_files(folder: Location, shard: Shard, manifest: Manifest) -> Ite
         yield origin.field("file").to_numpy(zero_copy_only=False)
 
 
-def _count_rows(account: Account) -> int:
-    """Count what the last step returned: records, or the rows that it packed them into."""
-    return account.counters.get("rows", account.records_out)
-
-
-def _quarantine_problems(folder: Location, manifest: Manifest) -> Iterator[Problem]:
+def _find_quarantine_problems(folder: Location, manifest: Manifest) -> Iterator[Problem]:
     """Check that the quarantine holds as many records as were counted. Its files are checked before."""
     quarantine = manifest.quarantine
     num_stored = 0
@@ -350,11 +355,11 @@ def _quarantine_problems(folder: Location, manifest: Manifest) -> Iterator[Probl
 def _find_unexpected_files(folder: Location, manifest: Manifest) -> Iterator[Problem]:
     """Find files that a tool would read as shards (`train/*/*.arrow`), dropped records or files of the tokenizer.
 
-    `datasets` keeps its `cache-*` files beside shards; they are ignored.
+    `datasets` keeps its `cache-*` files next to shards; they are ignored.
     """
     listed_paths = {file.path for file in manifest.stored_files()}
     suffixes = {Path(shard.path).suffix for _, _, shard in manifest.shards()}
-    # Folders in which every file counts, whatever its name.
+    # Folders in which every file counts.
     whole = {Path(file.path).parent.as_posix() for file in manifest.tokenizer.files} if manifest.tokenizer else set()
     whole |= _SIDE_FOLDERS
     for name in [*manifest.splits, *sorted(whole)]:

@@ -4,123 +4,66 @@ Each step is imported from its module at first use. Its name in recipes is its c
 is `map_batches`.
 """
 
-TYPE_CHECKING = False  # as in typing
+from gristmill.runtime import fetch_at_first_use
+
+TYPE_CHECKING = False  # as in typing, which every worker would otherwise import here
 if TYPE_CHECKING:
-    from gristmill.steps.cleaning.html import Html
-    from gristmill.steps.cleaning.normalize import Normalize
-    from gristmill.steps.cleaning.pii import Pii
-    from gristmill.steps.cleaning.url import Url
-    from gristmill.steps.decontaminate.decontaminate import Decontaminate
-    from gristmill.steps.deduplicate.deduplicate import Deduplicate
-    from gristmill.steps.filter import Filter
-    from gristmill.steps.images.images import Images
-    from gristmill.steps.language import Language
-    from gristmill.steps.length import Length
-    from gristmill.steps.limit import Limit
-    from gristmill.steps.map import Map
-    from gristmill.steps.map_batches import MapBatches
-    from gristmill.steps.mix import Mix
-    from gristmill.steps.pack.pack import Pack
-    from gristmill.steps.quality.c4 import C4
-    from gristmill.steps.quality.code import Code
-    from gristmill.steps.quality.fineweb import Fineweb
-    from gristmill.steps.quality.gopher_quality import GopherQuality
-    from gristmill.steps.quality.gopher_repetition import GopherRepetition
-    from gristmill.steps.quality.quality_model import QualityModel
-    from gristmill.steps.quality.repetition import Repetition
-    from gristmill.steps.quality.scores import Scores
-    from gristmill.steps.read.read import Read
-    from gristmill.steps.rename import Rename
-    from gristmill.steps.render.render import Render
-    from gristmill.steps.sample import Sample
-    from gristmill.steps.select import Select
-    from gristmill.steps.shuffle import Shuffle
-    from gristmill.steps.split import Split
-    from gristmill.steps.tokenize.tokenize import Tokenize
-    from gristmill.steps.toxicity import Toxicity
-    from gristmill.steps.write import Write
+    from gristmill.steps.cleaning.html import Html as Html
+    from gristmill.steps.cleaning.normalize import Normalize as Normalize
+    from gristmill.steps.cleaning.pii import Pii as Pii
+    from gristmill.steps.cleaning.url import Url as Url
+    from gristmill.steps.columns import Rename as Rename
+    from gristmill.steps.columns import Select as Select
+    from gristmill.steps.decontaminate.decontaminate import Decontaminate as Decontaminate
+    from gristmill.steps.deduplicate.deduplicate import Deduplicate as Deduplicate
+    from gristmill.steps.functions import Filter as Filter
+    from gristmill.steps.functions import Map as Map
+    from gristmill.steps.functions import MapBatches as MapBatches
+    from gristmill.steps.images import Images as Images
+    from gristmill.steps.language import Language as Language
+    from gristmill.steps.length import Length as Length
+    from gristmill.steps.mix import Mix as Mix
+    from gristmill.steps.pack import Pack as Pack
+    from gristmill.steps.quality.c4 import C4 as C4
+    from gristmill.steps.quality.filters import Code as Code
+    from gristmill.steps.quality.filters import Fineweb as Fineweb
+    from gristmill.steps.quality.filters import GopherQuality as GopherQuality
+    from gristmill.steps.quality.filters import GopherRepetition as GopherRepetition
+    from gristmill.steps.quality.filters import Repetition as Repetition
+    from gristmill.steps.quality.filters import Scores as Scores
+    from gristmill.steps.quality.quality_model import QualityModel as QualityModel
+    from gristmill.steps.read.read import Read as Read
+    from gristmill.steps.render.render import Render as Render
+    from gristmill.steps.sampling import Limit as Limit
+    from gristmill.steps.sampling import Sample as Sample
+    from gristmill.steps.sampling import Shuffle as Shuffle
+    from gristmill.steps.sampling import Split as Split
+    from gristmill.steps.tokenize.tokenize import Tokenize as Tokenize
+    from gristmill.steps.toxicity import Toxicity as Toxicity
+    from gristmill.steps.write import Write as Write
 
-__all__ = [
-    "C4",
-    "Code",
-    "Decontaminate",
-    "Deduplicate",
-    "Filter",
-    "Fineweb",
-    "GopherQuality",
-    "GopherRepetition",
-    "Html",
-    "Images",
-    "Language",
-    "Length",
-    "Limit",
-    "Map",
-    "MapBatches",
-    "Mix",
-    "Normalize",
-    "Pack",
-    "Pii",
-    "QualityModel",
-    "Read",
-    "Rename",
-    "Render",
-    "Repetition",
-    "Sample",
-    "Scores",
-    "Select",
-    "Shuffle",
-    "Split",
-    "Tokenize",
-    "Toxicity",
-    "Url",
-    "Write",
-]
-
-_HOMES = {
-    "C4": "gristmill.steps.quality.c4",
-    "Code": "gristmill.steps.quality.code",
-    "Decontaminate": "gristmill.steps.decontaminate.decontaminate",
-    "Deduplicate": "gristmill.steps.deduplicate.deduplicate",
-    "Filter": "gristmill.steps.filter",
-    "Fineweb": "gristmill.steps.quality.fineweb",
-    "GopherQuality": "gristmill.steps.quality.gopher_quality",
-    "GopherRepetition": "gristmill.steps.quality.gopher_repetition",
-    "Html": "gristmill.steps.cleaning.html",
-    "Images": "gristmill.steps.images.images",
-    "Language": "gristmill.steps.language",
-    "Length": "gristmill.steps.length",
-    "Limit": "gristmill.steps.limit",
-    "Map": "gristmill.steps.map",
-    "MapBatches": "gristmill.steps.map_batches",
-    "Mix": "gristmill.steps.mix",
-    "Normalize": "gristmill.steps.cleaning.normalize",
-    "Pack": "gristmill.steps.pack.pack",
-    "Pii": "gristmill.steps.cleaning.pii",
-    "QualityModel": "gristmill.steps.quality.quality_model",
-    "Read": "gristmill.steps.read.read",
-    "Rename": "gristmill.steps.rename",
-    "Render": "gristmill.steps.render.render",
-    "Repetition": "gristmill.steps.quality.repetition",
-    "Sample": "gristmill.steps.sample",
-    "Scores": "gristmill.steps.quality.scores",
-    "Select": "gristmill.steps.select",
-    "Shuffle": "gristmill.steps.shuffle",
-    "Split": "gristmill.steps.split",
-    "Tokenize": "gristmill.steps.tokenize.tokenize",
-    "Toxicity": "gristmill.steps.toxicity",
-    "Url": "gristmill.steps.cleaning.url",
-    "Write": "gristmill.steps.write",
+_MODULES = {
+    "cleaning.html": "Html",
+    "cleaning.normalize": "Normalize",
+    "cleaning.pii": "Pii",
+    "cleaning.url": "Url",
+    "columns": "Rename Select",
+    "decontaminate.decontaminate": "Decontaminate",
+    "deduplicate.deduplicate": "Deduplicate",
+    "functions": "Filter Map MapBatches",
+    "images": "Images",
+    "language": "Language",
+    "length": "Length",
+    "mix": "Mix",
+    "pack": "Pack",
+    "quality.c4": "C4",
+    "quality.filters": "Code Fineweb GopherQuality GopherRepetition Repetition Scores",
+    "quality.quality_model": "QualityModel",
+    "read.read": "Read",
+    "render.render": "Render",
+    "sampling": "Limit Sample Shuffle Split",
+    "tokenize.tokenize": "Tokenize",
+    "toxicity": "Toxicity",
+    "write": "Write",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gristmill.steps' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
-
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = fetch_at_first_use(__name__, _MODULES)

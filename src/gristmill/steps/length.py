@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.core.records import StepResult
-    from gristmill.core.texts import Texts
+    from gristmill.core.records import StepResult, Texts
 
 _TOO_SHORT, _TOO_LONG = "too_short", "too_long"
 _CHARACTERS, _DEFINITION = "characters", "Unicode code points."
@@ -28,7 +27,7 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
 
     The others are dropped as `too_short` or `too_long`.
 
-    >>> from gristmill.core.sample_batches import documents, texts
+    >>> from gristmill.core.records import documents, texts
     >>> applied = Length(min_chars=3).apply(documents(["hi", "hello"]), seed=0)
     >>> texts(applied.batch), applied.dropped
     (['hello'], {'too_short': 1})
@@ -37,8 +36,9 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
 
     min_chars: int = 1
+    """The fewest characters."""
     max_chars: int | None = None
-    """None: no upper bound."""
+    """The most characters. None: no upper bound."""
 
     def __post_init__(self) -> None:
         if self.min_chars < 0:

@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
+from gristmill.core.checks import check_positive_number, check_whole_number
 from gristmill.core.errors import UsageError
-from gristmill.core.numbers import check_positive_number, check_whole_number
 from gristmill.core.records import INPUT_IDS, ORIGIN, is_for_training
 from gristmill.core.seeds import hash_origins
 from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
-from gristmill.steps.records.source_column import NameSource, with_source_field
+from gristmill.steps.edit_columns import NameSource, with_source_field
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,14 +35,26 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     """Take `size` tokens, rows or documents of all sources together, in the proportions of their `weights`.
 
     Every source needs a weight. Whole epochs of a source are taken first, then a part of one more, as close to its
-    share as whole documents allow. If a source is too small for its share within `max_epochs`, the run fails and says
-    how much is missing. Only training records are mixed: other splits stay as they are. `by: tokens` must come after
-    `tokenize`; `by: rows` is for recipes without `pack`, where a document is a row.
+    share as whole documents allow; a hash of the seed and the origin chooses that part, and a larger size takes the
+    same documents and more. Records that are not taken are dropped as `not_chosen`; copies count as created. If a
+    source is too small for its share within `max_epochs`, the run fails and says how much is missing and which size is
+    possible (a run with `--limit` therefore needs a smaller `size`). Only training records are mixed: other splits stay
+    as they are. `by: tokens` must come after `tokenize`; `by: rows` is for recipes without `pack`, where a document is
+    a row.
 
     The mixture is written as one lane, `train/mixed/`: every beginning of it holds each source in its share, and a
     second copy of a document comes after the whole first epoch of its source. Documents get a column `source`.
 
-    >>> from gristmill.core.sample_batches import documents
+    In the first n of the lane's N records (or packed rows), each source is less than one record away from n times its
+    share of the N. A `shuffle` after `mix` shuffles within each epoch. All later steps, including packing, process each
+    source separately: the books stay separate, and a packed row has documents of one source. The sources are
+    interleaved last, out of core, in one more pass over the work folder. An existing column `source` stays.
+
+    [`Stream`](streaming.md) shuffles such a lane as a whole and reports the shares by origin; it refuses other weights,
+    and the plan refuses `mixture` together with `mix`. Training with `Stream` needs no such copy: `mixture` mixes while
+    it reads. The step ends a stage, and must be one of the common steps.
+
+    >>> from gristmill.core.records import documents
     >>> Mix(weights={"web": 0.7, "code": 0.3}, size=1000, by="documents").amounts(documents(["one", "two"])).tolist()
     [1, 1]
     """
@@ -50,11 +62,15 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     version: ClassVar[int] = 2
 
     weights: dict[str, float]
+    """A weight above 0 for every source: `{web: 0.7, code: 0.3}`."""
     size: int
+    """The size of all together, in the unit of `by`."""
     by: Unit = "tokens"
+    """`tokens` after `tokenize` (and before `pack`), `documents`, or `rows`."""
     max_epochs: float = 1.0
+    """How often a source may be taken."""
     interleave: bool = True
-    """Whether to write one mixed lane; false: a folder for each source."""
+    """Whether to write one mixed lane; false: a folder for each source, one after the other."""
 
     def __post_init__(self) -> None:
         check_choices(type(self), msgspec.structs.asdict(self))

@@ -11,19 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.checks import is_share
 from gristmill.core.errors import UsageError
-from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
-from gristmill.steps.cleaning.word_lists import read_list
+from gristmill.steps.cleaning.url import read_list
+from gristmill.steps.edit_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import (
     assign_tables,
     can_name_languages,
     check_language_column,
     note_languages_without_table,
 )
-from gristmill.steps.records.put_columns import put_columns, with_fields
 from gristmill.text.language_codes import check_language_code
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     written. Nothing is dropped unless you set `max_density`: words on such lists are also used to talk about health,
     identity and law. Words in `allow` do not count.
 
-    >>> from gristmill.core.sample_batches import documents
+    Gristmill includes no list.
+
+    >>> from gristmill.core.records import documents
     >>> step = Toxicity(lists={"": ["darn"]}, max_density=0.5)
     >>> step.apply(documents(["Darn, darned thing", "darn darn darn!"]), seed=0).batch.column("toxicity").to_pylist()
     [0.3333333333333333]
@@ -61,12 +63,15 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("words", "by_language")
 
     words: str | None = None
-    """The list for documents in languages without a list of their own."""
+    """The list for documents in languages without their own: a file with one word or phrase a line, its path from
+    the recipe's folder, or `package:NAME/path.txt`.
+    """
     by_language: dict[str, str] = msgspec.field(default_factory=dict)
     """Lists for languages: `{de: words/de.txt}`."""
     language_column: str = "language"
+    """The column with the language."""
     allow: list[str] = msgspec.field(default_factory=list)
-    """Words that do not count, whatever a list says."""
+    """Words that do not count, even if a list has them."""
     max_density: float | None = None
     """The share above which documents are dropped; null: none is dropped."""
     lists: dict[str, list[str]] = msgspec.field(default_factory=dict)
@@ -214,7 +219,7 @@ def _measure_densities(texts: pa.Array, patterns: _WordPatterns, *, borders: boo
     if patterns.symbols is not None:
         total += _count(texts, patterns.symbols)
     num_listed = _count(_with_borders(texts) if borders else texts, patterns.all)
-    # Symbols behind words of the list can match in another way than alone, so there could be more matches than words.
+    # Symbols after words of the list can match in another way than alone, so there could be more matches than words.
     total = np.maximum(total, num_listed)
     return np.divide(num_listed, total, out=np.zeros(len(texts)), where=total > 0)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
 from gristmill.core.records import KEY
 from gristmill.core.step import Step, StepPosition
 from gristmill.shards.formats.shard_format import COMPRESSIONS, FORMATS, ShardFormat
@@ -22,7 +22,7 @@ _ROW_GROUP_BYTES = 112 << 20
 
 
 class Write(Step, tag="write", frozen=True, kw_only=True):
-    """Write documents as they are now. It is the last step of a recipe that makes no tokens.
+    """Choose the output format of documents. It is the last of the common steps; without it the format is Arrow.
 
     | format | what a shard is | origins are in |
     |---|---|---|
@@ -39,17 +39,22 @@ class Write(Step, tag="write", frozen=True, kw_only=True):
     """
 
     format: str = "arrow"
+    """`arrow`, `parquet`, `jsonl` or `webdataset`: see [datasets](datasets.md)."""
     compression: str | None = None
     """gzip, zstd, bz2, xz, lz4 for jsonl; zstd (the default), snappy, gzip, lz4 for parquet. None for arrow, which is
     mapped, and for webdataset: `tarfile` silently stops after the first of several gzip members."""
     max_shard_bytes: int = 1 << 30
     """A shard ends with the block of records that brings it to this size."""
     max_shard_samples: int | None = None
-    """For webdataset: the number of samples in a shard. The last shard of a unit (64 MiB of input) holds the rest."""
+    """For webdataset: the number of samples in a shard. The last shard of each 64 MiB of input, or of each bucket of
+    a `shuffle`, holds the rest.
+    """
     energon: bool = False
-    """For webdataset, of samples: whether to write the files that Megatron Energon needs, `.nv-meta` and indexes."""
+    """For webdataset of [samples](samples.md): add `.nv-meta` and an index of each tar, so that Megatron Energon
+    reads the folder without `energon prepare`.
+    """
     shard_name: str = "shard-{number:05d}"
-    """The pattern of the shards' names, without their suffix. `{split}` and `{source}` are allowed, too."""
+    """The pattern of the shards' names, without their suffix. It may contain `{split}` and `{source}`."""
 
     def expected_bytes(self, slice_bytes: int) -> int:  # noqa: ARG002
         return _ROW_GROUP_BYTES if self.format == "parquet" else 0

@@ -2,12 +2,14 @@
 
 The protocol: write under a temporary name in the same folder, sync the file, rename it, sync the folder. The order
 matters. Without the first sync a power cut can leave the final name with half of the content, because a file system may
-write the rename before the data. Without the second, the rename itself can be lost after `commit` has returned.
+write the rename before the data. Without the second, the rename itself can be lost after `commit` has returned. A
+temporary name holds the run's id, so that the remains of a dead run can be recognized and removed.
 
-Files of the work folder have no meaning before the receipt that names them. Their writers leave both syncs to whoever
-writes the receipt: `commit(sync=False)` there, `sync_files` here, then the receipt.
-
-A temporary name holds the run's id, so that the leftovers of a dead run can be recognized and removed.
+Files of the work folder have no meaning before the receipt that names them. A sync takes as long as the disk needs for
+the data, 0.1 to 0.5 s for the shards of a unit, and no processor. So workers give their files names without waiting
+(`PendingFile.commit(sync=False)`), and one thread of the parent process waits for the disk (`SyncThread`). Only when
+the files and their folders are synced does the owner hear of it, and may write the receipt. Everything that is waiting
+is synced together: one commit of the file system's journal serves many files.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ import re
 import secrets
 import shutil
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import xxhash
 
@@ -27,13 +30,13 @@ from gristmill.core.errors import UsageError
 from gristmill.storage.locations import Location, StorePath
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Self
 
     from typing_extensions import Buffer
 
-    from gristmill.storage.stores.upload import Upload
+    from gristmill.storage.stores.uploads import Upload
+
 
 _GATHER_BYTES = 2**18
 """The size up to which writes are buffered."""
@@ -41,10 +44,14 @@ _TEMPORARY = re.compile(r"\.gristmill-([A-Za-z0-9_.-]+)-[0-9a-f]{16}\.tmp")
 _EPOCH = re.compile(r"\d{8}")
 _OUTPUT_MARKS = (".gristmill", ".gristmill-lock")
 """What a run has in its output while it works: its work folder, and on a local disk a lock."""
+_MAX_WAITING = 256
+"""How many items may wait before `add` waits too: a disk that is too slow must slow down the work."""
+
+Item = TypeVar("Item")
 
 
 def is_lease_epoch(run_id: str) -> bool:
-    """Tell whether a run is named by the epoch of its lease, so that others may write to its output, too."""
+    """Whether a run is named by the epoch of its lease: then other runs may write to its output, too."""
     return _EPOCH.fullmatch(run_id) is not None
 
 
@@ -65,7 +72,7 @@ class PendingFile:
         self._gathered = bytearray()
         self._target: _TemporaryFile | Upload
         if isinstance(self.path, StorePath):
-            from gristmill.storage.stores.upload import Upload  # noqa: PLC0415  (most outputs are local)
+            from gristmill.storage.stores.uploads import Upload  # noqa: PLC0415  (most outputs are local)
 
             self._target = Upload(*self.path.open_store())
         else:
@@ -184,7 +191,7 @@ def write_file(path: str | Location, data: Buffer, run_id: str) -> str:
 def sync_files(paths: Iterable[Location]) -> None:
     """Wait until files that were committed without a sync, and their names, are on the disk.
 
-    What was committed to a store is there: nobody waits for it.
+    What was committed to a store is there.
     """
     folders: dict[Path, None] = {}
     for path in paths:
@@ -267,3 +274,67 @@ def _annotate_errors(path: Location) -> Iterator[None]:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+class SyncThread(Generic[Item]):
+    """Syncs the files of items, then calls `on_synced` with each item, in order, in a separate thread.
+
+    Leaving the context waits for all items. An error of the disk is raised by the next `add`, or on leaving.
+    """
+
+    def __init__(self, on_synced: Callable[[Item], None]) -> None:
+        self._on_synced = on_synced
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[Item, Sequence[Location]]] = []
+        self._is_closing = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        if kind is None:
+            self._raise_error()
+
+    def add(self, item: Item, paths: Sequence[Location]) -> None:
+        """Sync these files soon; they must not change any more."""
+        with self._changed:
+            while len(self._waiting) >= _MAX_WAITING and self._error is None:
+                self._changed.wait()
+            self._raise_error()
+            self._waiting.append((item, paths))
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="gristmill-sync")
+                self._thread.start()
+
+    def _run(self) -> None:
+        while batch := self._take_waiting():
+            try:
+                sync_files(path for _, paths in batch for path in paths)
+                for item, _ in batch:
+                    self._on_synced(item)
+            except BaseException as error:  # it is raised where the run can end
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+
+    def _take_waiting(self) -> list[tuple[Item, Sequence[Location]]]:
+        """Wait for items; none are left only at the end."""
+        with self._changed:
+            while not self._waiting and not self._is_closing:
+                self._changed.wait()
+            batch, self._waiting = self._waiting, []
+            self._changed.notify_all()
+            return batch
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error

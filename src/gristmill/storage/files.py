@@ -1,20 +1,34 @@
-"""Opens input files, local or remote, and reads their size and version."""
+"""Input files, local or remote: opened, mapped, compared with the version of the plan; and their checksums.
+
+Local files are read unbuffered or mapped, so that only what is used is read; those of a store are fetched. A checksum
+is xxh3, 64 bits, as 16 hexadecimal digits, and as fast as the file can be read.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 from collections import deque
-from typing import TYPE_CHECKING, BinaryIO, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
+import xxhash
 
 from gristmill.core.errors import SourceChangedError
-from gristmill.storage.listing import local_files
+from gristmill.storage.listing import version_of
+from gristmill.storage.stores.retries import wait_clock
 from gristmill.storage.urls import find_protocol, local_path
-from gristmill.storage.wait_clock import wait_clock
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    from numpy.typing import NDArray
+
+    from gristmill.storage.locations import Location
+
+_PIECE_BYTES = 2**20
 _CHECKS_AT_ONCE = 8
 _MAX_PENDING_CHECKS = 64
 
@@ -39,12 +53,20 @@ def read_version(path: str) -> tuple[int, str]:
     """Return size and version of a file as it is now: those of `find_files`, unless it has changed since."""
     if find_protocol(path) is None:
         stat = os.stat(local_path(path))  # noqa: PTH116  (a hundred thousand small files)
-        return stat.st_size, local_files.version_of(stat)
+        return stat.st_size, version_of(stat)
     from gristmill.storage.stores.open_store import open_store  # noqa: PLC0415
 
     store, key = open_store(path)
     stored = store.head(key)
     return stored.num_bytes, stored.version
+
+
+def find_version(path: str | os.PathLike[str]) -> tuple[int, str] | None:
+    """Like `read_version`; None if there is no such file."""
+    try:
+        return read_version(os.fspath(path))
+    except FileNotFoundError:
+        return None
 
 
 class VersionChecks:
@@ -83,13 +105,52 @@ class VersionChecks:
 
 def check_unchanged(path: str, num_bytes: int, version: str) -> None:
     """Raise `SourceChangedError` if an input file is not the one of the plan."""
-    try:
-        current: tuple[int, str] | None = read_version(path)
-    except FileNotFoundError:
-        current = None
+    current = find_version(path)
     if current != (num_bytes, version):
         now = "missing" if current is None else f"{current[0]} bytes"
         raise SourceChangedError(
             f"{path} has changed since the run was planned ({num_bytes} bytes then, {now} now)",
             help="run the same command again: it makes a new plan, and keeps what has not changed",
         )
+
+
+def open_stream_source(path: Location) -> pa.NativeFile:
+    """Open a file for Arrow. One of a store is read in order, with ranges fetched ahead."""
+    return pa.memory_map(str(path)) if isinstance(path, Path) else pa.PythonFile(path.open(), mode="r")
+
+
+def map_file(path: Location, start: int = 0, count: int = -1) -> pa.Buffer:
+    """Map or fetch `count` bytes of a file from byte `start` on, or fewer at its end; -1: all that follow."""
+    if isinstance(path, Path):
+        with pa.memory_map(str(path)) as mapped:
+            content = mapped.read_buffer()
+        return content[start : content.size if count < 0 else start + count]
+    return pa.py_buffer(read_array(path, np.uint8, start, count))
+
+
+def read_array(path: Location, kind: np.dtype[Any] | type, start: int = 0, count: int = -1) -> NDArray[Any]:
+    """Read `count` items of a file from byte `start` on; -1: all that follow."""
+    if isinstance(path, Path):
+        return np.fromfile(path, dtype=kind, count=count, offset=start)
+    store, key = path.open_store()
+    stop = None if count < 0 else start + count * np.dtype(kind).itemsize
+    with wait_clock.waiting():
+        data = store.read(key, start, stop)
+    wait_clock.count_read(key, len(data))
+    return np.frombuffer(data, dtype=kind)
+
+
+def read_bytes(path: Location, start: int, count: int) -> bytes:
+    """Read a range of a file."""
+    return read_array(path, np.uint8, start, count).tobytes()
+
+
+def compute_file_checksum(path: str | os.PathLike[str]) -> str:
+    """Compute the checksum of a file's content, in constant memory."""
+    digest = xxhash.xxh3_64()
+    buffer = bytearray(_PIECE_BYTES)
+    view = memoryview(buffer)
+    with open_input(os.fspath(path)) as stream:
+        while num_bytes := stream.readinto(view):  # type: ignore[attr-defined]
+            digest.update(view[:num_bytes])
+    return digest.hexdigest()

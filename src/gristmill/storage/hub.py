@@ -1,7 +1,7 @@
 """Dataset repositories of the Hugging Face Hub, for writing: all files in one commit, or none.
 
 The commit names the one that it follows, so that two writers cannot mix their files. Repositories that do not exist are
-created, and are private: whoever made them decides who sees the data.
+created, and are private: their owner decides who sees the data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gristmill.core.errors import RemoteStoreError, UsageError
-from gristmill.storage.stores.requests import ask_store
+from gristmill.storage.stores.retries import ask_store
 from gristmill.storage.urls import HUB
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class HubRepository:
             except HfHubHTTPError as error:
                 if error.response.status_code == _CONFLICT:
                     raise RemoteStoreError(
-                        f"{self.url} was changed by somebody else during the export: nothing was added",
+                        f"{self.url} was changed by another writer during the export: nothing was added",
                         help="look at what has changed, then run the same command again",
                     ) from error
                 raise

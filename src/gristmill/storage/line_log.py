@@ -1,4 +1,4 @@
-"""An append-only file of JSON lines. Each line is one write, so neither a reader nor a crash sees half of one."""
+"""An append-only file of JSON lines. It is apart from `files`, because `parallel_map` needs it and no Arrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LineLog:
-    """A log that appends to a file, which may already hold lines."""
+    """A log that appends JSON lines to a file, which may hold some. Each is one write, so a crash leaves no half."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""One run per folder: an advisory lock that the system releases when its holder ends, in whatever way."""
+"""One run per folder: an advisory lock that the system releases when its holder ends, however it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import FolderLockedError
-from gristmill.storage.stored_paths import path_below
+from gristmill.storage.locations import open_stored, path_below
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,23 +31,27 @@ class FolderLock:
         self._fd: int | None = None
 
     def __enter__(self) -> Self:
+        holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
         while self._fd is None:
-            fd = os.open(path_below(self.path.parent, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = open_stored(path_below(self.path.parent, LOCK_NAME), os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._fd = fd
+                # The last holder may have removed the file between our open and our lock. Then we have locked a file
+                # that has no name, while the next process would create and lock a new one: open it again.
+                if _is_same_file(fd, self.path):
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, holder, 0)
+                else:
+                    os.close(fd)
+                    self._fd = None
             except BlockingIOError as error:
                 raise _make_locked_error(self.path.parent, fd) from error
-            except BaseException:
-                os.close(fd)
+            except BaseException:  # a signal, too
+                if self._fd is None:
+                    os.close(fd)
+                self.__exit__(None, None, None)
                 raise
-            # The last holder may have removed the file between our open and our lock. Then we have locked a file that
-            # has no name, while the next process would create and lock a new one: open it again.
-            if _is_same_file(fd, self.path):
-                self._fd = fd
-            else:
-                os.close(fd)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         return self
 
     def __exit__(
@@ -62,9 +66,9 @@ class FolderLock:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a folder on a local disk; for looking on, not for deciding who may write."""
+    """Whether a process holds the lock of a folder on a local disk; for display, not for deciding who may write."""
     try:
-        fd = os.open(path_below(folder, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_stored(path_below(folder, LOCK_NAME))
     except FileNotFoundError:
         return False
     try:

@@ -2,28 +2,38 @@
 
 Counts and shares are those of this process, which is one rank. Planned shares and epochs are those of all ranks: they
 follow from the row number alone. A rank's share may differ from the plan: the mixture holds over global batches.
-Batches are collected and added up 64 at a time, which costs about 1 µs a batch. The workers of a DataLoader count their
-batches when they are made (`worker_counts`); the time spent waiting for them is not known.
+Batches are collected and added up 64 at a time, which costs about 1 µs for each batch.
+
+The workers of a DataLoader count their batches when they are made (`WorkerCounts`), each in a separate line of numbers
+in anonymous shared memory, so no locks are needed. A DataLoader prefetches, so these counts may be up to `num_workers *
+prefetch_factor` batches ahead of what was used, and the time spent waiting is not known.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from multiprocessing.context import get_spawning_popen
+from multiprocessing.sharedctypes import RawArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from gristmill.stream.worker_counts import WorkerCounts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.collate import Batch
     from gristmill.stream.lanes.row_order import RowOrder
     from gristmill.stream.lanes.sources import Lane
 
+
 _BATCHES_AT_A_TIME = 64
+_NUM_LINES = 256
+_STARTED, _ROW, _POSITIONS, _REPLACED, _SKIPPED, _COUNTS = range(6)
+"""The columns of a worker's line: the start of its first batch (ns), the next row, tokens with padding, samples that
+were replaced and skipped; then the rows of each source and those of none, then the tokens of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,10 @@ class StreamReport:
     sources: list[SourceReport]
     left_out: dict[str, str]
     """Sources that the dataset's mixture leaves out, and why."""
+    replaced: int = 0
+    """The samples that could not be used and were replaced by others (`on_error="replace"`)."""
+    skipped: int = 0
+    """The samples that `transform` left out and that were replaced by others."""
 
     @property
     def rows_per_second(self) -> float:
@@ -85,7 +99,7 @@ class Accounting:
         self._first_row = self._row = row
         self._rows = np.zeros(len(self._sources) + 1, dtype=np.int64)
         self._tokens = np.zeros(len(self._sources) + 1, dtype=np.int64)
-        self._positions = 0
+        self._positions = self._replaced = self._skipped = 0
         self._wait_seconds: float | None = 0.0
         self._started: float | None = None
         self._pending: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -99,10 +113,6 @@ class Accounting:
         """Add rows that were read in another order than the stream's. They count as if they were the next ones."""
         self.add(batch, None, self._row + len(batch.sources))
 
-    def add_received(self, batch: Batch) -> None:
-        """Add a batch that a DataLoader has received. It may be ahead of others that are used before it."""
-        self.add(batch, None, max(self._row, batch.next_row))
-
     def add(self, batch: Batch, wait_seconds: float | None = 0.0, next_row: int | None = None) -> None:
         """Add a batch that is used, and the time spent waiting for it (None: not known)."""
         if self._started is None:
@@ -111,6 +121,8 @@ class Accounting:
         if self._wait_seconds is not None:
             self._wait_seconds = None if wait_seconds is None else self._wait_seconds + wait_seconds
         self._positions += batch.num_positions
+        self._replaced += batch.num_replaced
+        self._skipped += batch.num_skipped
         self._pending.append((batch.sources, batch.tokens))
         if len(self._pending) >= _BATCHES_AT_A_TIME:
             self._add_pending()
@@ -119,9 +131,10 @@ class Accounting:
         """Return all counts so far."""
         self._add_pending()
         rows, tokens, positions, row, started = self._rows, self._tokens, self._positions, self._row, self._started
-        wait_seconds = self._wait_seconds
+        wait_seconds, replaced, skipped = self._wait_seconds, self._replaced, self._skipped
         if self.workers is not None and (totals := self.workers.totals()).started is not None:
             rows, tokens, positions = rows + totals.rows, tokens + totals.tokens, positions + totals.positions
+            replaced, skipped = replaced + totals.replaced, skipped + totals.skipped
             row, started, wait_seconds = max(row, totals.row), min(started or totals.started, totals.started), None
         rows, tokens = rows[:-1], tokens[:-1]
         total = max(int(rows.sum()), 1)
@@ -137,20 +150,15 @@ class Accounting:
                 for number, (source, (share, epochs)) in enumerate(self._plan_shares(row).items())
             ],
             left_out=self._left_out,
+            replaced=replaced,
+            skipped=skipped,
         )
 
     def as_dict(self, prefix: str = "data/") -> dict[str, float]:
         """Return the counts as one flat dict, for TensorBoard, Weights & Biases and similar tools."""
         report = self.report()
-        values = {
-            "row": report.row,
-            "rows": report.rows,
-            "tokens": report.tokens,
-            "padding_share": report.padding_share,
-            "wait_seconds": report.wait_seconds,
-            "rows_per_second": report.rows_per_second,
-            "tokens_per_second": report.tokens_per_second,
-        }
+        names = ("row", "rows", "tokens", "padding_share", "wait_seconds", "rows_per_second", "tokens_per_second")
+        values = {name: getattr(report, name) for name in (*names, "replaced", "skipped")}
         for entry in report.sources:
             for name in ("rows", "tokens", "share", "planned_share", "epochs"):
                 values[f"{entry.source}/{name}"] = getattr(entry, name)
@@ -164,11 +172,13 @@ class Accounting:
             for entry in report.sources
         )
         sources += "".join(f", {source} left out ({why})" for source, why in report.left_out.items())
+        counts = {"replaced": report.replaced, "skipped": report.skipped}
+        lost = "".join(f"{count:,} samples {what}, " for what, count in counts.items() if count)
         waited = ""
         if report.wait_seconds is not None:
             waited = f"waited {report.wait_seconds / report.seconds if report.seconds else 0.0:.1%}, "
         return (
-            f"row {report.row:,}: {sources}; padding {report.padding_share:.1%}, {waited}"
+            f"row {report.row:,}: {sources}; padding {report.padding_share:.1%}, {lost}{waited}"
             f"{report.rows_per_second:,.0f} rows/s, {report.tokens_per_second:,.0f} tokens/s"
         )
 
@@ -194,3 +204,72 @@ class Accounting:
                     shares[source] += (last - first) / total * shard.rows / lane.rows * share
                     epochs[source] = last / lane.rows
         return {source: (shares[source], epochs[source]) for source in self._sources}
+
+
+class WorkerTotals(NamedTuple):
+    """The counts of all workers together."""
+
+    rows: NDArray[np.int64]
+    """The rows of each source, and at the end those that only fill up a batch."""
+    tokens: NDArray[np.int64]
+    positions: int
+    replaced: int
+    skipped: int
+    row: int
+    started: float | None
+    """By `time.perf_counter`, which all processes of a machine share."""
+
+
+class WorkerCounts:
+    """The counts of each worker of one DataLoader."""
+
+    def __init__(self, num_sources: int, shared: Any = None, owner: int | None = None) -> None:
+        self._num_sources = num_sources
+        self._num_columns = _COUNTS + 2 * (num_sources + 1)
+        self._shared = RawArray("q", _NUM_LINES * self._num_columns) if shared is None else shared
+        self._owner = os.getpid() if owner is None else owner
+
+    def add(self, batch: Batch, worker: int, next_row: int | None) -> None:
+        """Count a batch of a worker. A process that is not a worker of the owner counts nothing.
+
+        `next_row` is None for rows in another order than the stream's.
+        """
+        parent = multiprocessing.parent_process()
+        if parent is None or parent.pid != self._owner:
+            return
+        line = self._view_lines()[worker % _NUM_LINES]
+        line[_STARTED] = line[_STARTED] or time.perf_counter_ns()
+        line[_ROW] = max(int(line[_ROW]), next_row or 0)
+        line[_POSITIONS] += batch.num_positions
+        line[_REPLACED] += batch.num_replaced
+        line[_SKIPPED] += batch.num_skipped
+        # Rows that only fill up a batch have source -1, so they are counted in the last place.
+        np.add.at(line[_COUNTS : _COUNTS + self._num_sources + 1], batch.sources, 1)
+        np.add.at(line[_COUNTS + self._num_sources + 1 :], batch.sources, batch.tokens)
+
+    def totals(self) -> WorkerTotals:
+        """Add up the counts of all workers."""
+        lines = self._view_lines()
+        totals = lines.sum(axis=0)
+        started = lines[lines[:, _STARTED] > 0, _STARTED]
+        return WorkerTotals(
+            totals[_COUNTS : _COUNTS + self._num_sources + 1],
+            totals[_COUNTS + self._num_sources + 1 :],
+            int(totals[_POSITIONS]),
+            int(totals[_REPLACED]),
+            int(totals[_SKIPPED]),
+            int(lines[:, _ROW].max()) or int(totals[_COUNTS : _COUNTS + self._num_sources].sum()),
+            int(started.min()) / 1e9 if len(started) else None,
+        )
+
+    def clear(self) -> None:
+        """Set all counts to 0."""
+        self._view_lines()[:] = 0
+
+    def _view_lines(self) -> NDArray[np.int64]:
+        return np.frombuffer(self._shared, dtype=np.int64).reshape(_NUM_LINES, self._num_columns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is not None:
+            return WorkerCounts, (self._num_sources, self._shared, self._owner)
+        return WorkerCounts, (self._num_sources,)

@@ -1,24 +1,24 @@
-"""Where a stream is in its order, and its state: all of `Stream` that makes no batches."""
+"""The position of a stream in its order, and its state: everything in `Stream` that makes no batches."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.checks import check_whole_number
 from gristmill.core.errors import EndlessStreamError, UsageError
-from gristmill.core.numbers import check_whole_number
 from gristmill.stream.lanes.arguments import check_ranks
-from gristmill.stream.lanes.state import check_same_stream, make_state, parse_state
+from gristmill.stream.lanes.position import check_same_stream, make_state, parse_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from gristmill.stream.accounting import Accounting
-    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.collate import Batch
     from gristmill.stream.lanes.arguments import StreamArguments
-    from gristmill.stream.lanes.passes import Passes
-    from gristmill.stream.lanes.position import Position
-    from gristmill.stream.lanes.row_order import RowOrder
-    from gristmill.stream.lanes.state import StreamState
+    from gristmill.stream.lanes.balance import TokenBatches
+    from gristmill.stream.lanes.position import Position, StreamState
+    from gristmill.stream.lanes.row_order import Passes, RowOrder
 
 
 class ResumableStream:
@@ -31,6 +31,8 @@ class ResumableStream:
     """The number of rows until the end; None: the stream is endless."""
     passes: Passes
     """Where passes begin and end."""
+    token_batches: TokenBatches | None
+    """The batches by a number of tokens; None: batches have a number of rows."""
     accounting: Accounting
     """What was read so far, compared with the plan."""
     first_row: int
@@ -62,6 +64,11 @@ class ResumableStream:
             self.position.move_to(begin)
         return begin
 
+    def restart(self) -> None:
+        """Move back to row 0, and count from there."""
+        self.position.move_to(0)
+        self.accounting.restart(0)
+
     def refuse_ended(self, row: int, global_size: int = 1) -> None:
         """Raise `UsageError` if no batch is left for a pass that begins at `row`."""
         self.passes.refuse_ended(row, global_size, *self.arguments.end)
@@ -92,10 +99,25 @@ class ResumableStream:
         """Whether a global batch can begin at a row: before the end and, with `drop_last`, complete in its pass."""
         return self.passes.has_batch(row, global_size)
 
-    def num_steps(self, batch_size: int, world_size: int = 1) -> int:
+    def num_steps(self, batch_size: int | None = None, world_size: int = 1) -> int:
         """Count the steps from `first_row` to the end."""
-        batch_size, _, world_size = check_ranks(batch_size, 0, world_size)
+        batch_size, _, world_size = self.check_ranks(batch_size, 0, world_size)
         return self.steps_from(self.first_row, batch_size * world_size)
+
+    def check_ranks(self, batch_size: int | None, rank: int = 0, world_size: int = 1) -> tuple[int, int, int]:
+        """Check the sizes of a batch and of the world. With `batch_tokens`, each rank has one batch of a step."""
+        if batch_size is None and self.token_batches is not None:
+            batch_size = 1
+        elif self.token_batches is not None:
+            raise UsageError(
+                "batch_tokens decides how many rows a batch has, so a batch_size cannot be set",
+                help="leave out the batch_size, or Stream(…, batch_tokens=…)",
+            )
+        elif batch_size is None:
+            raise UsageError(
+                "batch_size is not set", help="set it, or Stream(…, batch_tokens=…) for rows of any length"
+            )
+        return check_ranks(batch_size, rank, world_size)
 
     def steps_from(self, row: int, global_size: int) -> int:
         """Count the steps from a row to the end."""
@@ -135,4 +157,26 @@ class ResumableStream:
 
     def _state(self, row: int) -> StreamState:
         seed, shuffle = self.arguments.seed, self.arguments.shuffle
-        return make_state(row, self.order, seed=seed, shuffle=shuffle, dataset_hash=self.dataset_hash)
+        window = None if self.token_batches is None else self.token_batches.describe_window(row)
+        return make_state(row, self.order, seed=seed, shuffle=shuffle, dataset_hash=self.dataset_hash, window=window)
+
+
+def check_stream(stream: Any, user: object, *, by_rows: bool = False) -> None:
+    """Refuse anything but a stream, such as the folder of a dataset, for `user`, an object that reads one.
+
+    `by_rows` says that it reads single rows, so it has no use for batches by tokens.
+    """
+    if not isinstance(stream, ResumableStream):
+        shown = f"{stream!r:.80}"
+        name = type(user).__name__
+        raise UsageError(
+            f"{name} reads a Stream, not {shown}",
+            help=f"{name}(Stream({shown}), …)"
+            if isinstance(stream, str | os.PathLike)
+            else "make a Stream of the data",
+        )
+    if by_rows and stream.token_batches is not None:
+        raise UsageError(
+            f"{type(user).__name__} reads rows one by one, but batch_tokens puts them into batches",
+            help="use TorchLoader or TorchDataset, or leave out batch_tokens",
+        )

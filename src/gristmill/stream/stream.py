@@ -1,51 +1,51 @@
 """`Stream`: the rows of datasets in the order of training, as NumPy batches.
 
-Row p is the same sample for every world size, batch size and number of loader workers, and whatever was read before it.
+Row p is the same sample for every world size, batch size and number of loader workers, no matter what was read before.
 So any number of processes can compute their own rows without communication, and the only state is the number of the
 next row.
 """
 
 from __future__ import annotations
 
-import os
-from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakValueDictionary
 
+import msgspec
 import numpy as np
 
+from gristmill.core.checks import MAX_COUNT, check_whole_number
 from gristmill.core.errors import OutOfRangeError, UsageError
-from gristmill.core.numbers import MAX_COUNT, check_whole_number
+from gristmill.shards.token_rows import has_image_references
 from gristmill.stream.accounting import Accounting
-from gristmill.stream.batches.collate import Collate
-from gristmill.stream.lanes.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments, check_ranks
-from gristmill.stream.lanes.balance import RankRows, RowCosts
+from gristmill.stream.collate import Collate
+from gristmill.stream.lanes.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments
+from gristmill.stream.lanes.balance import RankRows, RowCosts, TokenBatches, TokenPasses
 from gristmill.stream.lanes.mixing import check_max_epochs, find_end_row, find_epoch_rows, find_left_out, make_mixture
-from gristmill.stream.lanes.passes import Passes
 from gristmill.stream.lanes.position import Position
-from gristmill.stream.lanes.row_order import RowOrder
+from gristmill.stream.lanes.row_order import Passes, RowOrder
 from gristmill.stream.lanes.sources import (
     arrange_lanes,
     find_row_length,
     hash_content,
     list_sources,
+    open_block_cache,
     open_datasets,
 )
-from gristmill.stream.open_reader import has_samples, open_reader
 from gristmill.stream.resumable import ResumableStream
-from gristmill.stream.row_reader import RowReader
+from gristmill.stream.rows.row_reader import RowReader
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from gristmill.stream.batches.collate import Batch
+    from gristmill.shards.manifest import Manifest
+    from gristmill.stream.accounting import WorkerCounts
+    from gristmill.stream.collate import Batch
     from gristmill.stream.lanes.mixing import MixtureLike
-    from gristmill.stream.lanes.sources import StreamData
-    from gristmill.stream.samples.sample_rows import SampleRows
-    from gristmill.stream.where import RowOrigins
-    from gristmill.stream.worker_counts import WorkerCounts
+    from gristmill.stream.lanes.sources import Lane, StreamData, StreamDataset
+    from gristmill.stream.rows.row_details import RowOrigins
+    from gristmill.stream.rows.sample_rows import SampleRows
 
 
 class Stream(ResumableStream):
@@ -71,23 +71,29 @@ class Stream(ResumableStream):
             definition: without this, the stream is one pass.
         max_epochs: Refuse an end that reads a source more often: a number, or one for each source.
         drop_last: Leave out the rows of an incomplete last batch. False: fill it up with empty rows.
+        batch_tokens: For rows that are not packed: put rows of similar lengths into batches of at most that many
+            tokens, with padding. Loaders then get no `batch_size`. `{"tokens": n, "window": rows}` also sets among how
+            many rows of the order similar ones are found (4,096).
         balance: Deal the rows of a global batch to ranks by their attention cost, instead of one slice each.
         collate: What a batch of tokens holds.
         decode: For samples, what becomes of images: "numpy" (the default; height, width and 3 channels of 8 bits),
             "pil", "bytes" (as they are stored), or a function of the bytes.
-        transform: For samples, a function of each sample, a dict of its columns; it runs where batches are made.
+        transform: For samples, a function of each sample, a dict of its columns; it runs where batches are made. If it
+            returns None, the sample is skipped: another one replaces it, as with `on_error="replace"`.
         tokenize: For samples with texts, a tokenizer, or a dict with `tokenizer`, `text` (the column), `max_tokens`,
             `add_eos` and `add_bos`: texts are encoded where batches are made, and batches are those of `collate`.
-        ids: The column of token ids, of samples or of tables of others; `input_ids` of tables needs no mention.
+        ids: The column of token ids, in samples or third-party tables; `input_ids` of tables needs no mention.
         images: For chats with images, the folder or the tars that the recipe names: `batch["images"]` then has for each
             row its images in order, as bytes or as `decode` says. None: it has references.
         on_error: What to do with a sample that cannot be decoded or transformed: "raise", or "replace" it by another
-            one, chosen by a hash of seed, row and attempt.
+            one, chosen by a hash of seed, row and attempt. `accounting` counts them.
+        max_replaced: The share of samples above which `on_error="replace"` raises, in one process or all workers.
+        max_skipped: The same for samples that `transform` skips.
         cache: The folder on a local disk for the blocks of datasets on a store. Default: in the user's cache folder.
         cache_bytes: The size of that folder, above which the blocks used longest ago are removed.
 
-    `data` may also name files that were not written here: tars of samples (`"shards/a-{000..099}.tar"`), Parquet files
-    (`"s3://bucket/*.parquet"`), or a folder of `datasets`.
+    `data` may also name files that were not written here: tars of samples (`"shards/a-{000..099}.tar"`), JSON Lines
+    (`"data/*.jsonl"`), Parquet files (`"s3://bucket/*.parquet"`), a folder of `datasets`, or a local folder of images.
     """
 
     def __init__(
@@ -107,48 +113,26 @@ class Stream(ResumableStream):
         max_epochs: float | Mapping[str, float] | None = None,
         drop_last: bool = False,
         balance: bool = False,
+        batch_tokens: int | Mapping[str, int] | None = None,
         collate: Collate | None = None,
         decode: str | Callable[[bytes], Any] | None = None,
-        transform: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        transform: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None,
         tokenize: str | Mapping[str, Any] | None = None,
         ids: str | None = None,
         on_error: str = "raise",
+        max_replaced: float = 0.01,
+        max_skipped: float = 0.5,
         images: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
-        self.arguments = StreamArguments(
-            data=data,
-            mixture=mixture,
-            weights_in=weights_in,
-            split=split,
-            sources=sources,
-            seed=seed,
-            shuffle=shuffle,
-            epochs=epochs,
-            rows=rows,
-            tokens=tokens,
-            rows_per_epoch=rows_per_epoch,
-            max_epochs=max_epochs,
-            drop_last=drop_last,
-            balance=balance,
-            collate=collate,
-            decode=decode,
-            transform=transform,
-            tokenize=tokenize,
-            ids=ids,
-            on_error=on_error,
-            images=images,
-            cache=cache,
-            cache_bytes=cache_bytes,
-        )
-        self._open(_make_key())
+        arguments = dict(locals())  # the struct has a field for each of them
+        del arguments["self"]
+        self.arguments = StreamArguments(**arguments)
+        self._open()
         self.reader.table.check_sizes()
 
-    def _open(self, key: str) -> None:
-        self.key = key
-        """Names this stream and its copies in loader workers, which all read the same rows."""
-        open_streams[key] = self
+    def _open(self) -> None:
         arguments = self.arguments
         self.datasets = open_datasets(arguments)
         self.row_length = find_row_length(self.datasets[0].manifest)
@@ -160,21 +144,45 @@ class Stream(ResumableStream):
             self.lanes, mixture, arguments.seed, shuffle=bool(arguments.shuffle), window=arguments.window
         )
         self.num_rows = find_end_row(arguments, self.lanes, self.order, self.row_length)
+        self.collate = arguments.collate or Collate()
         self.passes = Passes(find_epoch_rows(arguments, self.lanes, self.order), self.num_rows, arguments.drop_last)
+        self.token_batches = self._find_token_batches()
         check_max_epochs(arguments.max_epochs, self.lanes, self.order, self.num_rows)
         self.left_out = find_left_out(self.datasets, arguments)
         """Sources that the dataset's mixture leaves out, and why."""
-        self.collate = arguments.collate or Collate()
         self.sources = list_sources(self.lanes)
         self.reader = open_reader(arguments, self.datasets[0].manifest, self.lanes, self.order, self.num_rows)
         """Makes batches of rows by their numbers."""
         self.holds_samples = arguments.tokenize is None and arguments.ids is None and has_samples(self.datasets[0])
         """Whether batches hold samples, not tokens."""
-        self.rank_rows = RankRows(self.order, RowCosts(self.datasets) if arguments.balance else None)
+        costs = RowCosts(self.datasets) if arguments.balance else None
+        self.rank_rows = RankRows(self.order, costs, self.token_batches)
         """Which rows of a global batch each rank reads."""
         self.accounting = Accounting(self.lanes, self.order, self.sources, self.left_out)
         self.first_row = 0
         self.position = Position()
+
+    def _find_token_batches(self) -> TokenBatches | None:
+        """Prepare the batches by tokens, if there are any; then passes count these."""
+        arguments, passes = self.arguments, self.passes
+        if arguments.batch_tokens is None:
+            return None
+        if self.row_length is not None or has_samples(self.datasets[0]):
+            raise UsageError(
+                "batch_tokens is for rows of tokens that differ in length, and these are "
+                + ("samples" if self.row_length is None else f"packed: each has {self.row_length:,} tokens"),
+                help="leave it out, and pass a batch_size to the loader",
+            )
+        batches = TokenBatches(
+            self.order,
+            RowCosts(self.datasets),
+            passes,
+            arguments.batch_tokens,
+            self.collate.pad_to_multiple,
+            arguments.seed,
+        )
+        self.passes = TokenPasses(passes.epoch_rows, passes.num_rows, passes.drop_last, batches)
+        return batches
 
     def __repr__(self) -> str:
         end = "endless" if self.num_rows is None else f"{self.num_rows:,} rows"
@@ -182,7 +190,7 @@ class Stream(ResumableStream):
         return f"Stream({', '.join(self.sources)}; {end}, next row {self.next_row:,}{without})"
 
     def rows(self, start: int, stop: int) -> Batch:
-        """Make a batch of the rows from `start` up to `stop`, whatever was read before. Rows past the end are empty."""
+        """Make a batch of the rows from `start` up to `stop`. Rows past the end are empty."""
         start, stop = check_whole_number("start", start), check_whole_number("stop", stop)
         if start > stop:
             raise UsageError(f"start must not be after stop: {start} to {stop}")
@@ -198,12 +206,12 @@ class Stream(ResumableStream):
         end: int | None = None,
         new: Callable[..., Any] = np.empty,
     ) -> Batch:
-        """Make a batch of any rows in any order; see `RowReader.take`."""
+        """Make a batch of any rows in any order; see `StreamReader.take`."""
         return self.reader.take(rows, first_row=first_row, next_row=next_row, end=end, new=new)
 
-    def batch(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Batch:
+    def batch(self, step: int, batch_size: int | None = None, rank: int = 0, world_size: int = 1) -> Batch:
         """Make the batch of one rank at one step. Steps are counted from where the stream began or was resumed."""
-        batch_size, rank, world_size = check_ranks(batch_size, rank, world_size)
+        batch_size, rank, world_size = self.check_ranks(batch_size, rank, world_size)
         return self.batch_at(self._find_first_row(step, batch_size * world_size), batch_size, rank, world_size)
 
     def _find_first_row(self, step: int, global_size: int) -> int:
@@ -233,12 +241,12 @@ class Stream(ResumableStream):
 
         def find_rows(later: int) -> NDArray[np.int64]:
             """Find the rows of this rank in the batch that this reader makes after `later` others."""
-            begin = row + later * global_size * num_readers
+            begin = self.passes.skip_steps(row, later * num_readers, global_size)
             return self.rank_rows(begin, batch_size, rank, world_size, None if later else end)
 
         rows, next_row = find_rows(0), self.passes.batch_end(row, global_size)
         if self.reader.is_remote:
-            self.reader.fetch_ahead(find_rows, global_size * num_readers)
+            self.reader.fetch_ahead(find_rows, max(next_row - row, global_size) * num_readers)
         elif self.arguments.shuffle and isinstance(self.reader, RowReader):
             return self._read_ahead(rows, find_rows, row, next_row, new)
         return self.take(rows, first_row=row, next_row=next_row, end=end, new=new)
@@ -263,12 +271,12 @@ class Stream(ResumableStream):
                 self.reader.prefetch(find_rows(number))
         return batch
 
-    def batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+    def batches(self, batch_size: int | None = None, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
         """Iterate over batches from the stream's position to its end. Each batch moves the position.
 
-        A second call continues from there. Of two iterations at a time, the one that falls behind raises `UsageError`.
+        A second call continues from there. If two iterations run at a time, the slower one raises `UsageError`.
         """
-        batch_size, rank, world_size = check_ranks(batch_size, rank, world_size)
+        batch_size, rank, world_size = self.check_ranks(batch_size, rank, world_size)
         return map(self.advance, self._make_batches(batch_size, rank, world_size))
 
     def _make_batches(self, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
@@ -278,18 +286,21 @@ class Stream(ResumableStream):
             row = batch.next_row
             yield batch
 
-    def where(self, step: int, batch_size: int, world_size: int = 1, rank: int | None = None) -> list[RowOrigins]:
+    def where(
+        self, step: int, batch_size: int | None = None, world_size: int = 1, rank: int | None = None
+    ) -> list[RowOrigins]:
         """Find the documents that a step reads, row by row, for one rank or for all."""
-        from gristmill.stream.where import find_origins  # noqa: PLC0415  (loads the tokenizers' layer)
+        from gristmill.stream.rows.row_details import find_origins  # noqa: PLC0415  (loads the tokenizers' layer)
 
-        batch_size, first_rank, world_size = check_ranks(batch_size, 0 if rank is None else rank, world_size)
+        batch_size, first_rank, world_size = self.check_ranks(batch_size, 0 if rank is None else rank, world_size)
         ranks = range(first_rank, world_size if rank is None else first_rank + 1)
         check_whole_number("the number of rows in one call", len(ranks) * batch_size, most=MAX_BATCH)
         row = self._find_first_row(step, batch_size * world_size)
         end = self.passes.end_of(row)
-        rows = np.concatenate([self.rank_rows(row, batch_size, number, world_size, end) for number in ranks])
+        rank_rows = [self.rank_rows(row, batch_size, number, world_size, end) for number in ranks]
+        rows, rank_numbers = np.concatenate(rank_rows), np.repeat(ranks, [len(rows) for rows in rank_rows])
         is_real = slice(None) if end is None else rows < end
-        return find_origins(self.order, self.reader.table, rows[is_real], np.repeat(ranks, batch_size)[is_real])
+        return find_origins(self.order, self.reader.table, rows[is_real], rank_numbers[is_real])
 
     def samples(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the samples of some rows, one dict each, decoded and transformed."""
@@ -297,19 +308,23 @@ class Stream(ResumableStream):
             raise UsageError("the rows of this stream are tokens, not samples", help="use rows() or take()")
         return cast("SampleRows", self.reader).take_samples(np.asarray(rows, np.int64))
 
+    def count_in_worker(self, batch: Batch, worker: int, next_row: int | None) -> None:
+        """Count a batch that a loader worker has made. Too many replaced samples of all workers are an error."""
+        workers = self.accounting.workers
+        if workers is None:
+            return
+        workers.add(batch, worker, next_row)
+        if batch.num_replaced or batch.num_skipped:  # each of many workers may have few, and new ones in each epoch
+            from gristmill.stream.rows.sample_rows import Losses, check_losses  # noqa: PLC0415  (few streams are of samples)
+
+            totals = workers.totals()
+            num_read = int(totals.rows[:-1].sum()) + totals.replaced + totals.skipped
+            losses = Losses(num_read, totals.replaced, totals.skipped)
+            check_losses(losses, self.arguments, "the workers of this rank have")
+
     def __reduce__(self) -> tuple[Any, ...]:
         counts = self.accounting.workers
-        # A copy in this process is a stream of its own.
-        key = self.key if get_spawning_popen() is not None else None
-        return _reopen, (self.arguments, self.dataset_hash, self.first_row, self.position, counts, key)
-
-
-open_streams: WeakValueDictionary[str, Stream] = WeakValueDictionary()
-"""The streams of this process by their keys."""
-
-
-def _make_key() -> str:
-    return os.urandom(8).hex()
+        return _reopen, (self.arguments, self.dataset_hash, self.first_row, self.position, counts)
 
 
 def _reopen(
@@ -318,15 +333,63 @@ def _reopen(
     first_row: int,
     position: Position,
     counts: WorkerCounts | None,
-    key: str | None,
 ) -> Stream:
     """Open a stream again in another process, and check that its data has not changed."""
     stream = Stream.__new__(Stream)
     stream.arguments = arguments
-    stream._open(key or _make_key())
+    stream._open()
     if stream.dataset_hash != dataset_hash:
         raise UsageError("the dataset was changed while it was streamed", help="start again, or resume from a state")
     stream.first_row, stream.position = first_row, position
     stream.accounting.restart(position.row)
     stream.accounting.workers = counts
     return stream
+
+
+def has_samples(dataset: StreamDataset) -> bool:
+    """Whether the rows of a dataset are stored as samples, not as tokens."""
+    return not dataset.manifest.holds_rows
+
+
+def open_reader(
+    arguments: StreamArguments, manifest: Manifest, lanes: list[Lane], order: RowOrder, num_rows: int | None
+) -> RowReader | SampleRows:
+    """Open the reader of these lanes. `manifest` is that of their first dataset."""
+    has_images = has_image_references(manifest.schema.to_arrow())
+    _check_kind(arguments, holds_samples=not manifest.holds_rows, has_images=has_images)
+    is_cached = any(shard.is_cached for lane in lanes for shard in lane.shards)
+    cache = open_block_cache(arguments) if is_cached else None
+    if not manifest.holds_rows:
+        from gristmill.stream.rows.sample_rows import SampleRows  # noqa: PLC0415  (few streams are of samples)
+
+        return SampleRows(lanes, order, arguments, num_rows, cache)
+    return RowReader(lanes, order, arguments, num_rows, cache, manifest)
+
+
+def _check_kind(arguments: StreamArguments, *, holds_samples: bool, has_images: bool) -> None:
+    """Refuse arguments that the rows of this stream do not have."""
+    if arguments.images is not None and not has_images:
+        raise UsageError("images is for rows of chats with images, and these have none", help="leave it out")
+    makes_tokens = arguments.tokenize is not None or arguments.ids is not None
+    if holds_samples:
+        if arguments.decode is None:
+            msgspec.structs.force_setattr(arguments, "decode", "numpy")
+        if arguments.tokens is not None or arguments.weights_in == "tokens":
+            raise UsageError("samples have no known number of tokens", help="use rows= and weights in rows")
+        if arguments.balance:
+            raise UsageError("samples have no known attention cost: balance is for rows of tokens", help="leave it out")
+        if arguments.collate is not None and not makes_tokens:
+            raise UsageError(
+                "samples have no tokens: collate is for rows of tokens",
+                help="pass tokenize= or ids= to Stream; on the command line, which has neither, make rows of tokens "
+                "first: `gristmill run` a recipe with read and tokenize, and name its output",
+            )
+    elif has_images and arguments.decode is not None and arguments.images is None:
+        raise UsageError("decode: the rows only refer to images", help="name the images of the recipe: images=…")
+    elif (
+        (arguments.decode is not None and not has_images)
+        or arguments.transform is not None
+        or arguments.tokenize is not None
+        or arguments.on_error != "raise"
+    ):
+        raise UsageError("decode, transform, tokenize and on_error are for samples, and these are rows of tokens")

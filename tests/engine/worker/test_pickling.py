@@ -1,18 +1,28 @@
-"""Objects to bytes and back: by value where the worker could not import them, uncopied where they are large."""
+"""Objects to bytes and back: by value where the worker could not import them, uncopied where they are large.
 
+Exceptions on their way: as text always, as themselves where that survives.
+"""
+
+import errno
 import functools
+import os
+import pickle
+import signal
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
-from gristmill_testing import scripts
+from gristmill_testing import objects, scripts
 from gristmill_testing.objects import BadDeparture, Plain
 
+from gristmill.core.errors import RemoteError, SourceChangedError, UsageError
 from gristmill.engine.worker import pickling
+from gristmill.engine.worker.pickling import CapturedError
 
 
 def joined(parts):
@@ -219,3 +229,111 @@ def test_modules_registered_by_value_go_by_value(tmp_path, monkeypatch, project)
         cloudpickle.unregister_pickle_by_value(module)
     monkeypatch.delitem(sys.modules, "changing")
     assert pickling.decode(pickled)(1) == 6
+
+
+def interrupt_and_add_to(done):
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):  # the handler runs here
+        pass
+    done.append("imported")
+
+
+def test_an_interrupt_takes_effect_after_an_import():
+    """Python drops what is raised in callbacks of its import locks."""
+    done = []
+    with pytest.raises(KeyboardInterrupt), pickling.DeferredInterrupt():
+        interrupt_and_add_to(done)
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_interrupts_are_not_deferred_in_other_threads():
+    """Only the main thread may set handlers, and only there is anything raised."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(pickling.DeferredInterrupt().__enter__).result()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def capture(error, **options):
+    try:
+        raise error
+    except BaseException as raised:
+        return CapturedError(raised, **options)
+
+
+def sent(error):
+    """As it arrives on the other side."""
+    return pickle.loads(pickle.dumps(capture(error, travels=True)))
+
+
+def test_plain_exception_survives():
+    arrived = sent(KeyError("a", 2))
+    assert (arrived.kind, arrived.error_type, arrived.message) == ("exception", "KeyError", "('a', 2)")
+    error = arrived.to_exception()
+    assert type(error) is KeyError
+    assert error.args == ("a", 2)
+
+
+def test_our_own_errors_survive_with_their_context():
+    error = sent(UsageError("wrong", help="do it right", value=3)).to_exception()
+    assert type(error) is UsageError
+    assert (error.message, error.help, error.context) == ("wrong", "do it right", {"value": 3})
+
+
+@pytest.mark.parametrize(
+    "error", [objects.TwoArguments("a", 1), objects.HoldsLock("x"), objects.KeywordOnly(reason="y")], ids=repr
+)
+def test_those_that_cannot_travel_are_named(error):
+    arrived = sent(error)
+    stand_in = arrived.to_exception()
+    assert isinstance(stand_in, RemoteError)
+    assert type(error).__name__ in str(stand_in)
+    assert str(error) in str(stand_in)
+    assert type(error).__name__ in arrived.traceback
+
+
+def test_errors_that_a_retry_cannot_fix_are_final():
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO):
+        assert sent(OSError(number, "full")).is_final
+    assert sent(SourceChangedError("a.jsonl has changed")).is_final
+    for error in (OSError(errno.EAGAIN, "later"), OSError(errno.ENOENT, "gone"), ValueError(28), OSError("?")):
+        assert not sent(error).is_final
+
+
+def test_lack_of_memory_has_its_own_kind():
+    assert capture(MemoryError()).kind == "out_of_memory"
+    assert capture(MemoryError(), kind="unpicklable").kind == "unpicklable"
+
+
+def test_text_is_bounded():
+    arrived = sent(ValueError("x" * 10_000_000))
+    assert len(arrived.message) <= 1 << 17
+    assert len(arrived.traceback) <= 1 << 17
+
+
+def test_deep_recursion_has_a_bounded_traceback():
+    def dive(n):
+        return dive(n + 1)
+
+    try:
+        dive(0)
+    except RecursionError as error:
+        arrived = CapturedError(error, travels=True)
+    assert arrived.error_type == "RecursionError"
+    assert len(arrived.traceback) <= 1 << 17
+
+
+def test_causes_are_in_the_traceback():
+    try:
+        try:
+            raise ValueError("the root")
+        except ValueError as cause:
+            raise KeyError("the surface") from cause
+    except KeyError as error:
+        arrived = CapturedError(error, travels=True)
+    assert "the root" in arrived.traceback
+    assert "the surface" in arrived.traceback
+
+
+def test_message_that_cannot_be_made():
+    assert capture(objects.NoMessage()).error_type.endswith("NoMessage")

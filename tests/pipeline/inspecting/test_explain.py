@@ -34,6 +34,7 @@ def outcomes(found):
     return {outcome.step: outcome.outcome for outcome in found.steps}
 
 
+@pytest.mark.full
 def test_every_step_is_shown(project_recipe, tmp_path):
     found = explain(project_recipe, "a.jsonl", 0)
     assert outcomes(found) == {

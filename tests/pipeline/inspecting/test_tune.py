@@ -76,14 +76,20 @@ def test_of_several_filters_the_outcome_lies_between(mill, data):
     assert source.kept_then == run(mill, data, Length(min_chars=300), GopherQuality(min_words=70), GopherRepetition())
 
 
-def test_every_other_threshold_keeps_what_it_says(mill, data):
+@pytest.mark.parametrize("by_language", [{}, {"de": {"min_words": 60}, "en": {"max_bullet_line_ratio": None}}])
+def test_every_other_threshold_keeps_what_it_says(mill, data, by_language):
     filters = {"min_words": 40, "max_bullet_line_ratio": 0.6}
-    run(mill, data, Scores(**filters))
-    (source,) = tune(mill.output).sources
+    before = run(mill, data, Scores(**filters, by_language=by_language))
+    dataset = mill.output
+    (source,) = tune(dataset).sources
     assert [rule.rule for rule in source.rules] == list(filters)
-    for rule in source.rules:
-        for threshold, count in rule.would_keep.items():
-            assert run(mill, data, Scores(**(filters | {rule.rule: json.loads(threshold)}))) == count
+    others = [(rule.rule, threshold, count) for rule in source.rules for threshold, count in rule.would_keep.items()]
+    assert any(count != before for _, _, count in others)
+    for rule, threshold, count in others:
+        (changed,) = tune(dataset, [change(f"scores.{rule}", json.loads(threshold))]).sources
+        assert changed.kept_then == count
+    for rule, threshold, count in others:
+        assert run(mill, data, Scores(**(filters | {rule: json.loads(threshold)}), by_language=by_language)) == count
 
 
 def test_numbers_of_rules_by_hand(mill, data):

@@ -13,7 +13,7 @@ from gristmill.pipeline.jobs.demo import (
     prepare_demo,
 )
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.recipe.load import load_recipe
 
 

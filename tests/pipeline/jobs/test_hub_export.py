@@ -98,7 +98,7 @@ def test_a_commit_of_somebody_else_in_between_is_noticed(hub, dataset):
         hub.add_commit("ada/corpus", {"other": b"1"})
 
     hub.before_commit = interfere
-    with pytest.raises(GristmillError, match="changed by somebody else"):
+    with pytest.raises(GristmillError, match="changed by another writer"):
         export(dataset[1])
     assert hub.head("ada/corpus") == {"other": b"1"}
 

@@ -11,7 +11,7 @@ from gristmill_testing.screens import run_gristmill
 from gristmill_testing.scripts import interrupt
 from gristmill_testing.watching import wait_until
 
-from gristmill.cli.running.run import command
+from gristmill.cli.running.run import run_command
 from gristmill.core.errors import UsageError
 from gristmill.pipeline.monitoring.run_status import read_status
 
@@ -48,8 +48,8 @@ def project(tmp_path):
 
 
 def run_status(folder, *words):
-    command = [sys.executable, "-m", "gristmill", "status", "out", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    run_command = [sys.executable, "-m", "gristmill", "status", "out", *words]
+    return subprocess.run(run_command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 def test_a_run_is_seen_while_one_task_runs(project):
@@ -97,5 +97,5 @@ def test_ctrl_c_restores_the_terminal(project):
     "words", [["--monitor=x"], ["--monitor", "--quiet"], ["--monitor-port", "70000"], ["--debug", "--monitor"]]
 )
 def test_wrong_use(words):
-    error = CliRunner().invoke(command, ["recipe.yaml", *words], standalone_mode=False).exception
+    error = CliRunner().invoke(run_command, ["recipe.yaml", *words], standalone_mode=False).exception
     assert isinstance(error, (UsageError, click.UsageError))

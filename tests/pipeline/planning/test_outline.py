@@ -1,26 +1,45 @@
+"""What limits the number of workers, and how much memory a run will need.
+
+Hours, tasks and requests on a cluster.
+
+What a notebook shows of a plan and of a result: short, whole, and harmless.
+"""
+
 import gzip
+import json
+import subprocess
 import sys
 from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
 
+import pytest
+from gristmill_testing.small_tokenizers import trained
+
+from gristmill import steps
+from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.planning.expected_memory import ExpectedMemory
-from gristmill.pipeline.planning.outline import Outline
+from gristmill.engine import machine as resources
+from gristmill.pipeline.planning import outline as expected_memory
+from gristmill.pipeline.planning.outline import ExpectedMemory, Outline, estimate_cluster, expect_memory, parse_cluster
 from gristmill.pipeline.planning.plan import make_plan
-from gristmill.pipeline.planning.sources.source_plan import UNPACK_BYTES
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.steps.deduplicate.deduplicate import Deduplicate
+from gristmill.steps.language import Language
 from gristmill.steps.length import Length
-from gristmill.steps.limit import Limit
-from gristmill.steps.read import Read
-from gristmill.steps.shuffle import Shuffle
+from gristmill.steps.pack import Pack
+from gristmill.steps.read.read import Read
+from gristmill.steps.sampling import Shuffle
 from gristmill.steps.write import Write
 
 MEMORY = ExpectedMemory(num_workers=2, limited_by="cores", worker_bytes=100 << 20, parent_bytes=50 << 20)
 LINE = '{"text": "a document of some words"}\n'
 
 
-def _outline(folder, *steps, read="*.jsonl", **keys):
+def _outline(folder, *steps, read="*.jsonl", layout=UnitLayout(), **keys):
     recipe = Recipe(sources={"web": Read(read=read)}, steps=steps, output="out", folder=str(folder), **keys)
-    return make_plan(recipe).outline()
+    return make_plan(recipe, layout=layout).outline()
 
 
 def test_notes_that_all_sources_have_are_printed_once(tmp_path):
@@ -32,20 +51,6 @@ def test_notes_that_all_sources_have_are_printed_once(tmp_path):
     notes = [line.partition("note: ")[2] for line in lines if "note: " in line]
     assert notes == ["only web", "only books", "for all"]
     assert str(replace(outline, sources=sources[:1])).count("for all") == 1
-
-
-def test_stages_end_at_steps_that_need_all_records(tmp_path):
-    (tmp_path / "a.jsonl").write_text(LINE)
-    outline = _outline(tmp_path, Length(), Shuffle(), Limit(max_records=3), Write(format="jsonl"))
-    assert outline.sources[0].stages == [["read", "length", "shuffle"], ["limit"], ["write"]]
-
-
-def test_a_large_file_has_several_units_and_smaller_slices_more_tasks(tmp_path):
-    (tmp_path / "a.jsonl").write_text(LINE * ((130 << 20) // len(LINE)))
-    whole, cut = (_outline(tmp_path, slice_bytes=size).sources[0] for size in (64 << 20, 16 << 20))
-    assert (whole.num_units, whole.num_tasks) == (3, 3)
-    assert cut.num_units == 3
-    assert 8 <= cut.num_tasks <= 10
 
 
 def test_the_memory_of_workers_and_what_limits_them(tmp_path):
@@ -72,12 +77,10 @@ def test_every_copy_on_disk_is_counted(tmp_path):
     assert packed < plain == (tmp_path / "a.jsonl").stat().st_size < shuffled
 
 
-def test_a_large_compressed_file_is_unpacked_first(tmp_path, monkeypatch):
+def test_a_large_compressed_file_is_unpacked_first(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINE.encode() * 1000))
     assert _outline(tmp_path, read="a.jsonl.gz").sources[0].num_unpacked_files == 0
-    assert UNPACK_BYTES > 1
-    monkeypatch.setattr("gristmill.pipeline.planning.sources.source_plan.UNPACK_BYTES", 1)
-    [source] = _outline(tmp_path, read="a.jsonl.gz").sources
+    [source] = _outline(tmp_path, read="a.jsonl.gz", layout=UnitLayout(unpack_bytes=1)).sources
     assert source.num_unpacked_files == 1
     assert source.pieces_bytes >= (tmp_path / "a.jsonl.gz").stat().st_size
 
@@ -102,3 +105,175 @@ def test_amounts():
         "1.0 MB",
         "1.0 PB",
     ]
+
+
+MIB = 1 << 20
+
+
+def _machine(monkeypatch, *, cpus=8, quota=float("inf"), free=64 << 30):
+    monkeypatch.setattr(resources, "find_usable_cpus", lambda: list(range(cpus)))
+    monkeypatch.setattr(resources, "count_physical_cores", lambda: cpus)
+    monkeypatch.setattr(resources, "read_cpu_quota", lambda: quota)
+    for module in (resources, expected_memory):
+        monkeypatch.setattr(module, "read_memory_available", lambda: free)
+
+
+def _expect(*steps, slice_bytes=0, num_tasks=1000, in_process=False):
+    return expect_memory([steps], slice_bytes=slice_bytes, num_tasks=num_tasks, in_process=in_process)
+
+
+@pytest.mark.parametrize(
+    ("machine", "num_tasks", "expected"),
+    [
+        ({}, 1000, (8, "cores")),
+        ({"quota": 2.5}, 1000, (3, "quota")),
+        ({"quota": 20.0}, 1000, (8, "cores")),
+        ({"free": 700 * MIB}, 1000, (4, "memory")),
+        ({"free": 1}, 1000, (1, "memory")),
+        ({}, 5, (5, "tasks")),
+        ({}, 0, (1, "tasks")),
+    ],
+)
+def test_the_smallest_limit_is_named(monkeypatch, machine, num_tasks, expected):
+    _machine(monkeypatch, **machine)
+    memory = _expect(Length(), num_tasks=num_tasks)
+    assert (memory.num_workers, memory.limited_by) == expected
+
+
+def test_the_stage_that_needs_most_decides(monkeypatch):
+    _machine(monkeypatch)
+    plain = _expect(Length()).worker_bytes
+    language, packed = Language(languages=["en"]), Pack(row_length=64)
+    both = expect_memory([[language], [packed]], slice_bytes=MIB, num_tasks=9, in_process=False)
+    assert both.worker_bytes == _expect(language).worker_bytes > plain
+    assert _expect(language, packed, slice_bytes=MIB).worker_bytes == both.worker_bytes + 2 * MIB
+
+
+def test_partitions_of_a_barrier_count(monkeypatch, tmp_path):
+    _machine(monkeypatch)
+    plain = _expect(Length()).worker_bytes
+    near, lines = Deduplicate(), Deduplicate(kind="lines").resolve("")
+    assert near.expected_barrier_bytes(64 << 30, on_store=False) == 160 * MIB
+    assert near.expected_barrier_bytes(64 << 30, on_store=True) > 160 * MIB
+    assert lines.expected_barrier_bytes(1 << 30, on_store=True) == 160 * MIB
+    larger = expect_memory([[Length()]], slice_bytes=0, num_tasks=9, in_process=False, barrier_bytes=160 * MIB)
+    assert larger.worker_bytes == plain + 160 * MIB
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "word " * 2_000_000}) + "\n")
+    sizes = []
+    for partition_bytes in (1, 1 << 30):
+        steps = [Deduplicate(partition_bytes=partition_bytes), Write(format="jsonl")]
+        recipe = Recipe(sources={"web": Read(read="in.jsonl")}, steps=steps, output="out", folder=str(tmp_path))
+        sizes.append(make_plan(recipe, backend="processes").outline().memory.worker_bytes)
+    assert sizes[1] - sizes[0] > 5 * MIB, "the plan of a recipe has them too"
+
+
+def test_the_parent_loads_models_but_writes_nothing(monkeypatch):
+    _machine(monkeypatch)
+    plain = _expect(Length())
+    assert _expect(Language(languages=["en"])).parent_bytes > plain.parent_bytes
+    assert _expect(Write(format="parquet"), Pack(row_length=64), slice_bytes=MIB).parent_bytes == plain.parent_bytes
+
+
+def test_a_run_in_this_process_has_no_workers():
+    memory = _expect(Length(), in_process=True)
+    assert (memory.num_workers, memory.worker_bytes) == (0, 0)
+    assert memory.total_bytes == memory.parent_bytes > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of a process from /proc")
+def test_a_real_run_in_this_process_stays_near_what_is_expected(tmp_path):
+    """The estimate is for people, so a factor of two is near enough; one that drifts away must be noticed."""
+    trained(tmp_path / "tokenizer")
+    (tmp_path / "a.jsonl").write_text('{"text": "a document of some words"}\n' * 50_000)
+    steps = "[{tokenize: {tokenizer: tokenizer}}, {pack: {row_length: 64}}]"
+    (tmp_path / "recipe.yaml").write_text(f"output: out\nsources: {{a: {{read: a.jsonl}}}}\nsteps: {steps}\n")
+    code = (
+        "import gristmill as gm\n"
+        "recipe = gm.load_recipe('recipe.yaml')\n"
+        "print(gm.plan(recipe).outline().memory.total_bytes)\n"
+        "gm.run(recipe, backend='auto', progress=False)\n"
+        "print([int(line.split()[1]) << 10 for line in open('/proc/self/status') if line.startswith('VmHWM')][0])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    expected, peak = map(int, done.stdout.split())
+    assert expected / 2 < peak < expected * 2
+
+
+TB = 10**12
+
+
+def outline(num_bytes, num_stages=1):
+    source = SimpleNamespace(
+        num_bytes=num_bytes,
+        unpacked_bytes=2 * num_bytes,
+        stages=[["tokenize"]] * num_stages,
+        stored_bytes=lambda stage: 2 * num_bytes,
+    )
+    return SimpleNamespace(sources=[source], needed_bytes=3 * num_bytes)
+
+
+def test_work_is_shared_by_all_cores():
+    small, large = (estimate_cluster(outline(5 * TB), nodes, 32, 25e6) for nodes in (16, 64))
+    assert large.core_hours == small.core_hours == pytest.approx(10 * TB / 25e6 / 3600)
+    assert small.hours == pytest.approx(4 * large.hours)
+    assert large.hours == pytest.approx(large.core_hours / 2048)
+
+
+def test_stages_add_tasks_and_requests():
+    one, two = (estimate_cluster(outline(TB, num_stages), 4, 8, 40e6) for num_stages in (1, 2))
+    assert two.tasks == 2 * one.tasks
+    assert two.read_requests > one.read_requests
+
+
+def test_small_inputs_do_not_use_all_cores():
+    estimate = estimate_cluster(outline(1 << 20), 64, 32, 1e6)
+    assert estimate.tasks == 1
+    assert estimate.hours == estimate.core_hours
+
+
+@pytest.mark.parametrize("text", ["64", "x32", "0x4", "4x0", "64X32", "-1x2", "9999999x1"])
+def test_wrong_clusters(text):
+    with pytest.raises(UsageError, match="NODESxCORES"):
+        parse_cluster(text)
+
+
+class Tags(HTMLParser):
+    """Tags that were opened and not closed, and all text."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.seen, self.text = [], set(), ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_reprs_are_short_however_many_files_there_are(mill, tmp_path):
+    for number in range(300):
+        (tmp_path / f"part-{number}.jsonl").write_text(json.dumps({"text": f"<script>{number}</script>"}) + "\n")
+    name = "<b>web"
+    recipe = mill.recipe({name: steps.Read(read=str(tmp_path / "*.jsonl"))}, [steps.Length(min_chars=19)])
+    plan = make_plan(recipe)
+    assert len(repr(plan)) < 300
+    assert "300 files" in repr(plan)
+    assert "part-7" not in repr(plan)
+    shown = Tags(plan._repr_html_())
+    assert shown.text == str(plan)
+    result = mill.run(recipe)
+    assert len(repr(result)) < 300
+    assert str(mill.output) in repr(result)
+    shown = Tags(result._repr_html_())
+    assert not shown.open
+    assert {"script", "b"}.isdisjoint(shown.seen)
+    for account in result.books[name]:
+        assert account.step in shown.text
+        assert f"{account.records_out:,}" in shown.text
+    assert "too_short 10" in shown.text

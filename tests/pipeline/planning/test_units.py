@@ -6,15 +6,17 @@ from hypothesis import strategies as st
 
 from gristmill.core.records import SourceFile
 from gristmill.pipeline.planning.units import (
-    UNIT_BYTES,
     Span,
     Unit,
+    UnitLayout,
     choose_cut,
     cluster_small_files,
     cut_into_slices,
     make_units,
 )
-from gristmill.steps.read import CELL_BYTES
+from gristmill.steps.read.cells import CELL_BYTES
+
+UNIT_BYTES = UnitLayout().unit_bytes
 
 
 def _files(sizes):
@@ -22,7 +24,7 @@ def _files(sizes):
 
 
 def _groups(files):
-    units = make_units(files, lambda file: None, lambda file: None)
+    units = make_units(files, lambda file: None, lambda file: None, UnitLayout())
     return [[span.file for span in unit.spans] for unit in units]
 
 
@@ -61,27 +63,30 @@ SIZES = st.lists(st.one_of(st.integers(0, 100), st.integers(0, 3 * CELL_BYTES)),
 @given(SIZES)
 def test_clusters_are_small_files_that_fit_into_a_cell_and_as_many_as_do(sizes):
     spans = _spans(sizes)
-    found = list(cluster_small_files(spans))
+    found = list(cluster_small_files(spans, CELL_BYTES))
     assert [span for cluster in found for span in cluster] == spans
     for cluster, following in itertools.pairwise([*found, ()]):
         size = sum(span.num_bytes for span in cluster)
-        assert len(cluster) == 1 or (size <= CELL_BYTES and all(span.is_small for span in cluster))
-        if following and cluster[-1].is_small and following[0].is_small:
+        assert len(cluster) == 1 or (size <= CELL_BYTES and all(span.is_small(CELL_BYTES) for span in cluster))
+        if following and cluster[-1].is_small(CELL_BYTES) and following[0].is_small(CELL_BYTES):
             assert size + following[0].num_bytes > CELL_BYTES
 
 
 @given(SIZES, st.integers(1, 4 * CELL_BYTES))
 def test_tasks_are_cut_between_clusters(sizes, slice_bytes):
     spans = _spans(sizes)
-    parts = cut_into_slices(Unit(tuple(spans)), choose_cut(slice_bytes, 3, 0, cuts_cells=False), lambda file: None)
+    cut = choose_cut(slice_bytes, 3, 0, UnitLayout(), cuts_cells=False)
+    parts = cut_into_slices(Unit(tuple(spans)), cut, lambda file: None, CELL_BYTES)
     assert [span for part in parts for span in part] == spans
-    assert [cluster for part in parts for cluster in cluster_small_files(part)] == list(cluster_small_files(spans))
+    assert [cluster for part in parts for cluster in cluster_small_files(part, CELL_BYTES)] == list(
+        cluster_small_files(spans, CELL_BYTES)
+    )
 
 
 def test_a_part_of_a_file_is_no_small_file():
     [file] = _files([100])
     spans = [Span(file, 0, 1, 100), Span(file, 1, None, 100), Span(file, num_bytes=100)]
-    assert [len(cluster) for cluster in cluster_small_files([*spans, *spans])] == [1] * 6
+    assert [len(cluster) for cluster in cluster_small_files([*spans, *spans], CELL_BYTES)] == [1] * 6
 
 
 @given(st.lists(st.integers(0, 5 * UNIT_BYTES), max_size=40), st.integers(1, 4))
@@ -98,8 +103,8 @@ def test_units_of_a_multiple_hold_the_same_in_the_same_order(sizes, scale):
             (span.file.id, cell) for unit in units for span in unit.spans for cell in range(span.first, span.stop or 1)
         ]
 
-    usual = list(make_units(_files(sizes), cells, pieces))
-    larger = list(make_units(_files(sizes), cells, pieces, scale))
+    usual = list(make_units(_files(sizes), cells, pieces, UnitLayout()))
+    larger = list(make_units(_files(sizes), cells, pieces, UnitLayout(), scale))
     assert [entry[0] for entry in content(usual)] == sorted(entry[0] for entry in content(usual))
     assert {file for file, _ in content(larger)} == {file for file, _ in content(usual)}
     for unit in larger:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from gristmill.pipeline.planning.units import UNIT_BYTES
+from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.stages.outputs.unit_output import choose_shard_output
 from gristmill.pipeline.stages.unit_tasks import CutChooser
 from gristmill.steps import Length, Write
@@ -30,7 +30,7 @@ def test_units_on_a_store_stay_whole_if_each_worker_has_one(root, num_units, sli
     source = SimpleNamespace(
         steps=[Length()], output=choose_shard_output(Write(format="jsonl"), pa.schema({"text": pa.string()}))
     )
-    stage = SimpleNamespace(root=root, sources={"web": source}, keep_dropped=None)
+    stage = SimpleNamespace(root=root, sources={"web": source}, keep_dropped=None, layout=UnitLayout())
     chooser = CutChooser(slice_bytes, 4, stage, num_units)
-    unit = SimpleNamespace(source=SimpleNamespace(name="web"), size=3 * UNIT_BYTES)
+    unit = SimpleNamespace(source=SimpleNamespace(name="web"), size=3 * UnitLayout().unit_bytes)
     assert (chooser.choose(unit, bytes_after=0).choose_size(unit.size) >= unit.size) is is_whole

@@ -83,6 +83,7 @@ def test_equal_records_give_equal_bytes(write, rows):
     assert _whole(write, slices) == _whole(write, batches)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("write", FORMATS + PARQUETS, ids=lambda write: write.suffix + str(write.compression))
 @LAW
 @given(rows=BATCHES)

@@ -1,10 +1,13 @@
+import sys
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.core.sample_batches import documents, texts
+from gristmill.core.errors import UsageError
+from gristmill.core.records import documents, texts
 from gristmill.steps import Html
 from gristmill.steps.cleaning.html import MAX_DEPTH, is_html, is_too_deep
 
@@ -52,3 +55,52 @@ def test_long_pages_are_not_deep(page):
 def test_a_page_is_known_by_a_whole_tag_or_entity(text):
     pattern = r"<[a-zA-Z!/][^>]*>|&[#a-zA-Z][a-zA-Z0-9]{1,8};"
     assert is_html(text) == pc.match_substring_regex(pa.array([text]), pattern)[0].as_py()
+
+
+ARTICLE = (
+    "<html><body><nav><a href='/'>Home</a></nav><article><h1>Bread</h1>"
+    + "".join(
+        f"<p>Paragraph {number} is about bread and butter, and about how both are made at home.</p>"
+        for number in range(9)
+    )
+    + "<ul><li>flour</li><li>water</li></ul></article><footer>Imprint</footer></body></html>"
+)
+
+
+def test_trafilatura_on_request():
+    pytest.importorskip("trafilatura")
+    pages = [ARTICLE, "<p>R&amp;D", "R&amp;D", "a < b", "<p> </p>", nest(MAX_DEPTH + 1)]
+    result = Html(extractor="trafilatura").apply(documents(pages), seed=0)
+    article, *others = texts(result.batch)
+    lines = article.splitlines()
+    assert (lines[0], lines[1], lines[-2:]) == (
+        "Bread",
+        "Paragraph 0 is about bread and butter, and about how both are made at home.",
+        ["- flour", "- water"],
+    )
+    assert others == ["R&D", "R&D", "a < b"]
+    assert result.dropped == {"empty": 1, "too_deep": 1}
+
+
+def test_both_extractors_leave_out_comments_on_request():
+    pytest.importorskip("trafilatura")
+    page = ARTICLE.replace(
+        "</article>", "<div id='comments' class='comments'><p>First comment of a reader!</p></div></article>"
+    )
+    for extractor in ("resiliparse", "trafilatura"):
+        (text,) = texts(Html(extractor=extractor, comments=False).apply(documents([page]), seed=0).batch)
+        assert "First comment" not in text
+        assert "Paragraph 8" in text
+
+
+def test_a_missing_extractor_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "trafilatura", None)
+    with pytest.raises(UsageError, match="trafilatura") as error:
+        Html(extractor="trafilatura").resolve(".")
+    assert "gristmill[trafilatura]" in error.value.help
+
+
+@pytest.mark.parametrize("keys", [{"main_content": False}, {"formatting": False}, {"alt_texts": True}])
+def test_keys_that_trafilatura_does_not_have_are_refused(keys):
+    with pytest.raises(UsageError, match=next(iter(keys))):
+        Html(extractor="trafilatura", **keys)

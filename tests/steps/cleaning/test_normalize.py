@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.core.sample_batches import documents, texts
+from gristmill.core.records import documents, texts
 from gristmill.steps import Normalize
 
 

@@ -1,12 +1,20 @@
 """What is replaced, what stays, and that twice is once."""
 
+import ipaddress
+import re
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.sample_batches import documents, texts
+from gristmill.core.records import documents, texts
 from gristmill.steps import Pii
+from gristmill.steps.cleaning.pii import DEFAULT_PLACEHOLDERS
+
+ROOT = Path(__file__).parents[3]
 
 ALL = ["email", "ip", "phone", "key"]
 
@@ -115,8 +123,70 @@ def test_own_placeholders():
         Pii(kinds=["mail"])
 
 
+ADDRESS = st.integers(0, 2**32 - 1).map(ipaddress.IPv4Address)
+VERSION_CONTEXTS = """Version {}
+section {} says
+see chapter {}.
+§ {}
+OID {}
+v{}
+{}-rc1
+{}+dfsg
+{} or later
+2.5 {} 7.25
+x=={}
+Agent/{} (x)
+tool-{}.tar.gz
+libx.so.{}
+nginx:{}
+org.acme:core:{}
+cpe:2.3:a:apache:log4j:{}:*:*:*:*:*:*:*
+"version": "{}"
+<FileVersion>{}</FileVersion>
+from version 1.2.3.4 to {}
+update V8 to {}
+Bump nginx from 1.2.3 to {}"""
+HOST_CONTEXTS = """ping <>
+Host: <>
+peer <> is down
+client_ip=<>
+http://<>/login
+ssh://ann@<>
+connect to [<>]
+<>:8080
+<> port 22"""
+
+
+@settings(deadline=None)
+@given(ADDRESS, st.sampled_from(VERSION_CONTEXTS.split("\n")))
+def test_versions_and_sections_are_no_addresses(number, context):
+    text = context.format(number)
+    assert clean(text, kinds=ALL) == text
+
+
+@settings(deadline=None)
+@given(ADDRESS, st.sampled_from(HOST_CONTEXTS.split("\n")))
+def test_public_addresses_of_named_hosts(address, context):
+    is_host = address.is_global and not address.is_multicast and not str(address).endswith(".0")
+    assert clean(context.replace("<>", str(address))) == context.replace("<>", "<IP>" if is_host else str(address))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(-1e3, 1e3).map(lambda value: f"{value:+.10f}"), min_size=1, max_size=5),
+    st.lists(st.integers(-(10**12), 10**12).map(lambda value: f"{value:+}"), min_size=2, max_size=5),
+    st.sampled_from([", ", " ", "; ", "\n", " * "]),
+)
+def test_measured_values_are_no_phones(decimals, integers, separator):
+    text = f"[{separator.join(decimals)}] [{', '.join(integers)}]"
+    assert clean(text, kinds=ALL) == text
+
+
 PIECES = st.sampled_from(
     [
+        "AKIA" + "IOSFODNN7EXAMPLE",
+        "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "version ",
         "a@b.org",
         "8.8.8.8",
         "+49 30 901820",
@@ -144,3 +214,39 @@ def test_twice_is_once(text):
 @pytest.mark.parametrize("text", ["a" * 200_000 + "@", "1." * 100_000, "a@" + "b-" * 100_000, "+1" + " 1" * 100_000])
 def test_hostile_texts_end(text):
     assert len(clean(text, kinds=ALL)) > 0
+
+
+MARKED = re.compile("⟦([a-z]+):(.*?)⟧")
+
+
+def read_list():
+    lines = (Path(__file__).parent / "pii_list.txt").read_text(encoding="utf-8").splitlines()
+    return [line.replace("↵", "\n") for line in lines if not line.startswith("#")]
+
+
+def find_replaced(text):
+    """Return what each kind replaces, as the list marks it."""
+    replaced = Counter()
+    for kind in ALL:
+        parts = clean(text, kinds=[kind]).split(DEFAULT_PLACEHOLDERS[kind])
+        values = re.fullmatch("(.+?)".join(map(re.escape, parts)), text, re.DOTALL).groups()
+        replaced.update((kind, value) for value in values)
+    return replaced
+
+
+def test_precision_and_recall_on_the_list_are_those_of_the_page():
+    num_marked, num_replaced, num_both, wrong = Counter(), Counter(), Counter(), []
+    for line in read_list():
+        marked = Counter(MARKED.findall(line))
+        replaced = find_replaced(MARKED.sub(r"\2", line))
+        for counter, pairs in ((num_marked, marked), (num_replaced, replaced), (num_both, marked & replaced)):
+            for (kind, _), count in pairs.items():
+                counter[kind] += count
+        if marked != replaced:
+            wrong.append((line, dict(replaced)))
+    rows = []
+    for kind in ALL:
+        precision, recall = num_both[kind] / num_replaced[kind], num_both[kind] / num_marked[kind]
+        rows.append(f"| {kind} | {num_marked[kind]} | {precision:.2f} | {recall:.2f} |")
+    page = (ROOT / "docs/reference/cleaning.md").read_text(encoding="utf-8")
+    assert [row for row in rows if row not in page] == [], wrong

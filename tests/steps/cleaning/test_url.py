@@ -3,7 +3,7 @@
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.core.sample_batches import documents, texts
+from gristmill.core.records import documents, texts
 from gristmill.steps import Url
 from gristmill.steps.cleaning.url import find_host
 

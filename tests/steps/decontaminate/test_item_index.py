@@ -20,7 +20,7 @@ def make_items(items):
     ]
 
 
-def found_items(items, texts, *, ngram=13, min_words=6, min_coverage=0.5, window=2.0):
+def found_items(items, texts, *, ngram=8, min_words=6, min_coverage=0.4, window=2.0):
     """For each text the numbers of the items in it."""
     index = build_index(make_items(items), ngram=ngram, min_words=min_words)
     hits = index.find_hits(pa.array(texts, pa.large_string()))
@@ -78,8 +78,23 @@ def test_sharp_s_is_found_in_capitals(question):
 
 
 def test_less_than_the_coverage_is_not_found():
-    words = QUESTION_TEXT.split()  # 20 words, 8 n-grams
-    assert found_items([(QUESTION_TEXT, None)], [" ".join(words[:16]), " ".join(words[:15])]) == [{0}, set()]
+    words = QUESTION_TEXT.split()  # 20 words
+    texts = [" ".join(words[:12]), " ".join(words[:11]), " ".join([*words[:8], "and", *words[16:]])]
+    assert found_items([(QUESTION_TEXT, None)], texts, min_coverage=0.6) == [{0}, set(), set()]
+
+
+def test_few_words_are_not_enough():
+    """Of a short question ten words, or all; of an answer, which many texts may share a line of, twenty."""
+    answer = " ".join(f"w{number}" for number in range(30))
+    words = QUESTION_TEXT.split()
+    texts = [" ".join(part) for part in (words[:10], words[:9], answer.split()[:20], answer.split()[:19])]
+    assert found_items([(QUESTION_TEXT, answer)], texts, min_coverage=0.1) == [{0}, set(), {0}, set()]
+
+
+def test_a_changed_word_takes_no_other_with_it():
+    words = [f"w{number}" for number in range(100)]
+    changed = [word if number % 9 else "other" for number, word in enumerate(words)]
+    assert found_items([(" ".join(words), None)], [" ".join(changed)], min_coverage=0.88) == [{0}]
 
 
 def test_short_questions_must_occur_whole():
@@ -117,7 +132,7 @@ def test_numbers_alone_do_not_count():
 def test_n_grams_that_are_far_apart_do_not_count():
     first, second = " ".join(f"a{n}" for n in range(14)), " ".join(f"b{n}" for n in range(14))
     item, gap = f"{first} {second}", " filler" * 60
-    assert found_items([(item, None)], [f"{first}{gap} {second}", item], min_coverage=0.2) == [set(), {0}]
+    assert found_items([(item, None)], [f"{first}{gap} {second}", item], min_coverage=0.6) == [set(), {0}]
 
 
 def test_every_occurrence_is_found():

@@ -11,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.steps import Deduplicate
-from gristmill.steps.deduplicate.candidates import ALL_PAIRS, Pairs, find_candidate_pairs, group_by_digest, group_by_key
-from gristmill.steps.deduplicate.clusters import SimilarityGraph, join_components, verify_removals
-from gristmill.steps.deduplicate.large_groups import NEIGHBOURS, ORDERS
-from gristmill.steps.deduplicate.similarity import SimilarPairs
+from gristmill.steps.deduplicate.candidates import (
+    ALL_PAIRS,
+    NEIGHBOURS,
+    ORDERS,
+    Pairs,
+    find_candidate_pairs,
+    group_by_digest,
+    group_by_key,
+)
+from gristmill.steps.deduplicate.clusters import SimilarityGraph, SimilarPairs, join_components, verify_removals
 
 
 def no_ranks(documents):

@@ -6,14 +6,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import RECORD
-from gristmill.core.sample_batches import documents
+from gristmill.core.records import RECORD, documents
 from gristmill.pipeline.planning import fingerprint
 from gristmill.recipe.load import parse_recipe
 from gristmill.steps import Deduplicate
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE_COUNT, with_counts
+from gristmill.steps.deduplicate.pieces import LINES, PARAGRAPHS, hash_pieces
+from gristmill.text.comparison_words import find_word_spans
+from gristmill.text.quality.counting import RequiredPasses, TextCounter
 
 
 @pytest.mark.parametrize(
@@ -95,3 +99,27 @@ def test_columns():
     assert counted.column(RECORD).to_pylist() == [b'{"a":1.50,"duplicate_count":1}', b'{"duplicate_count":3}']
     with pytest.raises(UsageError, match="already has the key duplicate_count"):
         with_counts(batch.append_column(RECORD, pa.array([b"{}", b'{"duplicate_count": 9}'])), np.array([1, 3]))
+
+
+SPACES = " \u00a0\u2003\u3000"
+MARKED_LETTERS = st.builds(
+    lambda letter, marks: letter + marks,
+    st.characters(categories=["L", "Nd"]) | st.sampled_from("กມမខ大かｶ한ཀꀀ𠀀𛀁1"),
+    st.text("\u0301\u0e34\u0ebc\u1031\u102c\u17b6\u0f72", max_size=2),
+)
+
+
+@given(st.lists(MARKED_LETTERS | st.sampled_from(SPACES), min_size=1, max_size=30).map("".join))
+@example("ภาษาไทยไม่มีช่องว่าง")
+@example("မြန်မာဘာသာ")
+@example("ភាសាខ្មែរ")
+@example("ພາສາລາວ")
+@example("한국어는 띄어쓰기를 한다")
+def test_one_definition_of_a_word(text):
+    """Without punctuation, all parts count the same words: quality scores, lines, near duplicates."""
+    texts = pa.array([text], pa.large_string())
+    num_words = int(TextCounter(RequiredPasses()).count(texts)["words"][0])
+    assert len(find_word_spans(text)) == num_words
+    for kind in (LINES, PARAGRAPHS):
+        assert len(hash_pieces(texts, kind, num_words)) == (num_words > 0)
+        assert len(hash_pieces(texts, kind, num_words + 1)) == 0

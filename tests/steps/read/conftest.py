@@ -9,15 +9,9 @@ import pytest
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import (
-    CELL_BYTES,
-    StreamDamage,
-    TextsReader,
-    UnpackedPiece,
-    open_for_unpacking,
-    open_reader,
-    plan_schema,
-)
+from gristmill.steps.read.cells import CELL_BYTES, StreamDamage, TextsReader, UnpackedPiece
+from gristmill.steps.read.schema import plan_schema
+from gristmill.steps.read.source import open_for_unpacking, open_reader
 
 
 @dataclass

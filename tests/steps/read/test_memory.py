@@ -9,12 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.storage.codecs.compression import compress_frame
+from gristmill.storage.codecs import compress_frame
 
 READ = """
 import json, os, sys
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import Read, open_for_unpacking, open_reader, plan_schema
+from gristmill.steps.read.read import Read
+from gristmill.steps.read.schema import plan_schema
+from gristmill.steps.read.source import open_for_unpacking, open_reader
 path, options, unpacks = sys.argv[1], json.loads(sys.argv[2]), len(sys.argv) > 3
 file, read = SourceFile(path, "x", os.path.getsize(path), "", 7), Read(read="x", **options)
 if unpacks:
@@ -43,6 +45,7 @@ def read_in_a_process(path, *arguments, **options):
     return json.loads(run.stdout)
 
 
+@pytest.mark.full
 def test_a_line_of_a_gibibyte(tmp_path):
     path = tmp_path / "x.jsonl"
     with path.open("wb") as sink:
@@ -55,6 +58,7 @@ def test_a_line_of_a_gibibyte(tmp_path):
     assert peak < 400
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "head", "record", "tail"),
     [
@@ -76,6 +80,7 @@ def test_a_file_that_is_scanned(tmp_path, name, head, record, tail):
     assert peak < 400
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "head"), [("x.json", b'[{"text": "before"}, {"text": "'), ("x.csv", b'id,text\n1,"before"\n2,"')]
 )
@@ -90,6 +95,7 @@ def test_a_quote_that_is_never_closed(tmp_path, name, head):
     assert peak < 400
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_a_small_file_that_unpacks_to_a_gibibyte(tmp_path, suffix):
     path = tmp_path / f"x.jsonl.{suffix}"
@@ -116,6 +122,7 @@ def test_one_huge_row_group(tmp_path):
     assert peak < 400
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rows_a_batch", [1000, 400_000])
 def test_large_arrow_streams(tmp_path, rows_a_batch):
     path = tmp_path / "x.arrow"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.steps.read import Read
+from gristmill.steps.read.read import Read
 
 
 def test_survives_pickling_and_json():

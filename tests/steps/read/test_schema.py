@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.steps.read import Read, plan_schema
+from gristmill.steps.read.read import Read
+from gristmill.steps.read.schema import plan_schema
 
 
 def json_file(new_file, records, name="x.jsonl"):

@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.steps.read import CELL_BYTES, Read, open_reader, plan_schema, read_small_files
 from gristmill.steps.read import small_files as together
+from gristmill.steps.read.cells import CELL_BYTES
+from gristmill.steps.read.read import Read
+from gristmill.steps.read.schema import plan_schema
+from gristmill.steps.read.small_files import read_small_files
+from gristmill.steps.read.source import open_reader
 
 GOOD = b'{"text": "one", "n": 1}'
 LINES = {

@@ -11,10 +11,12 @@ import pytest
 import xxhash
 
 from gristmill.core.records import SourceFile
-from gristmill.steps.read import Read, list_source_files, open_reader, plan_schema
-from gristmill.storage.codecs.compression import compress_frame
+from gristmill.steps.read.read import Read
+from gristmill.steps.read.schema import plan_schema
+from gristmill.steps.read.source import list_source_files, open_reader
+from gristmill.storage.codecs import compress_frame
 from gristmill.storage.files import read_version
-from gristmill.storage.listing.paths import find_files
+from gristmill.storage.paths import find_files
 
 
 def test_identity_is_of_source_and_relative_path(tmp_path):

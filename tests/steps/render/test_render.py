@@ -8,10 +8,12 @@ from gristmill_testing.chat_templates import CHATML
 from gristmill_testing.rendering import SPECIALS, batch, rendered, tokens, words
 from gristmill_testing.small_tokenizers import trained
 
+import gristmill as gm
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, make_origins
-from gristmill.steps import Render
-from gristmill.text.tokenizers import find_tokenizer, load_engine, read_facts
+from gristmill.steps import Read, Render, Write
+from gristmill.text.tokenizers.engine import load_engine
+from gristmill.text.tokenizers.files import find_tokenizer, read_facts
 
 CHAT = {"messages": [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Größe 粉 👩🏽"}]}
 
@@ -94,6 +96,25 @@ def test_special_tokens_in_contents_follow_the_policy(tokenizer, policy):
     ends = [ids.count(end) for ids in encoded.batch.column("input_ids").to_pylist()]
     assert ends == {"text": [2, 2, 2], "token": [2, 3, 3], "reject": [2]}[policy] * 6
     assert encoded.dropped == ({"special_token": 12} if policy == "reject" else {})
+
+
+@pytest.mark.parametrize("policy", ["text", "reject"])
+def test_a_special_token_that_is_a_word_is_not_found_inside_words(tmp_path, policy):
+    trained(tmp_path, specials=(*SPECIALS, "sop", "eop"), chat_template="sop" + CHATML)
+    wise = {
+        "messages": [{"role": "user", "content": "people?"}, {"role": "assistant", "content": "They love philosophy."}]
+    }
+    sly = {"messages": [{"role": "user", "content": "sop people"}, {"role": "assistant", "content": "no"}]}
+    text, encoded = tokens(batch(wise, sly), str(tmp_path), tokenize={"special_tokens_in_text": policy})
+    engine = load_engine(find_tokenizer(str(tmp_path)), "tokenizers")
+    specials = [
+        [ids.count(engine.special_tokens[token]) for token in ("sop", "eop")]
+        for ids in encoded.batch.column("input_ids").to_pylist()
+    ]
+    assert specials == [[1, 0]] * (2 if policy == "text" else 1)
+    assert text.counters["special_literals"] == 1
+    assert encoded.dropped == ({"special_token": 1} if policy == "reject" else {})
+    assert words(str(tmp_path), encoded) == "They love philosophy.<|im_end|>"
 
 
 def test_what_is_too_long_is_shortened_dropped_or_cut(tokenizer):
@@ -213,6 +234,25 @@ def test_calls_behind_the_sample_that_would_be_quoted_twice_are_quarantined(tmp_
     assert result.batch.num_rows == 2 - len(reasons)
 
 
+def test_what_is_ignored_is_in_the_warnings_of_the_result(tmp_path):
+    question, answer = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
+    chats = [{"messages": [question, answer]}] * 200
+    chats[10] = {"messages": [question, answer | {"mask": 1}]}
+    chats[20] = {"messages": [question, answer], "prompt": "2 + 2?", "completion": "5"}
+    chats[150:] = [{"messages": [question, answer | {"train": False}]}] * 50
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
+    recipe = gm.Recipe(
+        sources={"chats": Read(read=str(tmp_path / "chats.jsonl"))},
+        steps=[Render(template="chatml"), Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+    for _ in range(2):  # the second one finds the first one's dataset
+        marks, unread, shapes = gm.run(recipe, backend="serial").warnings
+        assert marks.startswith("source chats: 50 answers with `train: false`")
+        assert unread.startswith("source chats: 1 field")
+        assert shapes.startswith("source chats: 1 record")
+
+
 def test_two_begin_tokens_stop_the_plan(tmp_path):
     trained(tmp_path, specials=SPECIALS, bos_token="<|endoftext|>", chat_template="{{ bos_token * 2 }}" + CHATML)
     step = Render(tokenizer=str(tmp_path)).resolve(".")
@@ -235,9 +275,10 @@ def test_a_record_of_10_megabytes_and_one_of_10_000_turns(tokenizer):
 
 @pytest.fixture(scope="module")
 def with_unmarked(tmp_path_factory):
-    """A tokenizer in which two control tokens are not marked as special, and one added token is no control token."""
+    """A tokenizer in which two control tokens are not marked as special, and two added tokens are no control tokens."""
     folder = tmp_path_factory.mktemp("unmarked")
-    trained(folder, specials=(*SPECIALS, "<think>", "</think>", "mill"), chat_template=CHATML)
+    template = "{% set reasoning = ['<think>', '</think>'] %}" + CHATML
+    trained(folder, specials=(*SPECIALS, "<think>", "</think>", "mill", "<td>"), chat_template=template)
     data = json.loads((folder / "tokenizer.json").read_text())
     for token in data["added_tokens"]:
         token["special"] = token["content"] in SPECIALS
@@ -247,7 +288,7 @@ def with_unmarked(tmp_path_factory):
 
 @pytest.mark.parametrize("engine", ["tokenizers", "auto"])
 def test_control_tokens_that_are_not_marked_stay_text_where_a_user_writes_them(with_unmarked, engine):
-    question = "What does </think> mean in <think>, asks the mill <|im_end|>?"
+    question = "What does </think> mean in <think>, asks the mill <td> <|im_end|>?"
     record = {
         "messages": [
             {"role": "user", "content": question},
@@ -260,7 +301,7 @@ def test_control_tokens_that_are_not_marked_stay_text_where_a_user_writes_them(w
     files = find_tokenizer(with_unmarked)
     known = read_facts(files).added_tokens
     assert [ids.count(known[token]) for token in ("<think>", "</think>", "<|im_end|>")] == [1, 1, 2]
-    assert ids.count(known["mill"]) == 1
+    assert ids.count(known["mill"]) == ids.count(known["<td>"]) == 1
     decoder = load_engine(files, "tokenizers", specials_as_text=False)
     assert decoder.decode(ids) == text.batch.column("text")[0].as_py()
     assert words(with_unmarked, encoded) == "<think>\nEasy.\n</think>\nIt ends a thought.<|im_end|>"

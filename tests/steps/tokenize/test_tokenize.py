@@ -1,26 +1,20 @@
 """`tokenize`: what it makes of documents, what it counts, and what stops it."""
 
-import itertools
 import pickle
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pytest
 from gristmill_testing.small_tokenizers import SENTENCES, changed, trained
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gristmill.core.errors import GristmillError, ParityError, UsageError
-from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT
-from gristmill.core.sample_batches import documents
+from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, documents
 from gristmill.pipeline.planning import fingerprint
 from gristmill.steps import Tokenize
-from gristmill.steps.tokenize import kernel as kernels
-from gristmill.text.tokenizers import clear_engine_cache, load_engine
-from gristmill.text.tokenizers.engines import fast
-from gristmill.text.tokenizers.special_tokens.end_tokens import add_end_tokens
+from gristmill.steps.tokenize import text_kernel as kernels
+from gristmill.text.tokenizers import fast_engine
+from gristmill.text.tokenizers.engine import clear_engine_cache
 
 EOS = "<|endoftext|>"
 
@@ -45,22 +39,6 @@ def step(folder):
 
 def ids_of(applied):
     return applied.batch.column(INPUT_IDS).to_pylist()
-
-
-def test_ids_of_the_reference_and_an_end(step):
-    texts = [*SENTENCES, "", "x"]
-    made = step()
-    applied = made.load().apply(documents(texts), 0)
-    ids, offsets = load_engine(made.files).encode(texts)
-    expected = [[*ids[a:b].tolist(), 0] for a, b in itertools.pairwise(offsets)]
-    assert ids_of(applied) == expected
-    assert applied.counters == {
-        "tokens": sum(map(len, expected)),
-        "bytes": sum(len(text.encode()) for text in texts),
-        "special_literals": 0,
-        "parity_checked": 0,
-    }
-    assert applied.batch.column(ORIGIN).equals(documents(texts).column(ORIGIN))
 
 
 def test_texts_on_which_the_fast_engine_fails_are_counted(step, monkeypatch):
@@ -103,44 +81,6 @@ def test_no_documents(step):
         applied = made.load().apply(batch, 0)
         assert applied.batch.num_rows == 0
         assert applied.counters["tokens"] == 0
-
-
-def test_ends_are_never_doubled(step):
-    texts = ["a", f"a{EOS}", EOS, "", f"{EOS}a", f"<|pad|>a{EOS}"]
-    both = {"tokenizer": "two", "special_tokens_in_text": "token", "add_bos": True}
-    [a] = load_engine(step().files).encode(["a"])[0].tolist()
-    assert ids_of(step(**both).apply(documents(texts), 0)) == [
-        [1, a, 0],
-        [1, a, 0],
-        [1, 0],
-        [1, 0],
-        [1, 0, a, 0],
-        [1, a, 0],
-    ]
-    assert ids_of(step(**both, add_eos=False).apply(documents(texts), 0))[1] == [1, a, 0]
-    neither = ids_of(step(add_eos=False).apply(documents(["a", ""]), 0))
-    assert neither == [[a], []]
-
-
-@settings(deadline=None)
-@given(
-    documents=st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=8),
-    begin=st.one_of(st.none(), st.integers(0, 4)),
-    end=st.one_of(st.none(), st.integers(0, 4)),
-)
-def test_with_ends_is_the_plain_loop(documents, begin, end):
-    ids = np.array([number for document in documents for number in document], dtype=np.uint32)
-    offsets = np.cumsum([0, *map(len, documents)])
-    found, new_offsets = add_end_tokens(ids, offsets, np.uint16, begin=begin, end=end)
-    expected = []
-    for document in documents:
-        first = [begin] if begin is not None and document[:1] != [begin] else []
-        if not document and begin == end:  # a token that is both is needed once
-            first = []
-        last = [end] if end is not None and document[-1:] != [end] else []
-        expected.append([*first, *document, *last])
-    assert [found[a:b].tolist() for a, b in itertools.pairwise(new_offsets)] == expected
-    assert found.dtype == np.uint16
 
 
 @pytest.mark.parametrize("engine", ["auto", "tokenizers"])
@@ -233,7 +173,7 @@ class TestParity:
     @pytest.fixture
     def wrong(self, monkeypatch):
         """Makes the fast engine wrong for texts that hold a word, from now on."""
-        right = fast.FastEngine._encode
+        right = fast_engine.FastEngine._encode
 
         def encode(self, texts):
             ids, offsets = right(self, texts)
@@ -243,7 +183,7 @@ class TestParity:
                     ids[offsets[index + 1] - 1] = 3
             return ids, offsets
 
-        return lambda: monkeypatch.setattr(fast.FastEngine, "_encode", encode)
+        return lambda: monkeypatch.setattr(fast_engine.FastEngine, "_encode", encode)
 
     def test_first_of_each_cell(self, step, wrong):
         kernel = step().load()
@@ -302,3 +242,18 @@ class TestParity:
         kernel.apply(documents(["a peculiar text"]), 0)
         with pytest.raises(UsageError, match="other ids"):
             fixed.adapt_to_sample(documents(["a peculiar text"]))
+
+
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+def test_rules_that_multiply_a_text_are_refused_before_anything_is_loaded(tmp_path, part):
+    def chain(data):
+        rules = [
+            {"type": "Replace", "pattern": {"String": chr(97 + number)}, "content": chr(98 + number) * 100}
+            for number in range(9)
+        ]
+        data[part] = {"type": "Sequence", "normalizers" if part == "normalizer" else "decoders": rules}
+
+    trained(tmp_path / "mine")
+    changed(tmp_path / "mine", chain)
+    with pytest.raises(UsageError, match="hostile"):
+        Tokenize(tokenizer="mine").resolve(str(tmp_path))

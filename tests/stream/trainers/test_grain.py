@@ -28,6 +28,7 @@ def test_a_pipeline_reads_the_order_of_the_stream(packed, oracle):
     assert found[1] == oracle[1:106:2]
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_grain_resumes(packed, oracle):
     def make_batches():
         return iter(grain.MapDataset.source(make_source(packed)).to_iter_dataset().batch(5))
@@ -41,6 +42,7 @@ def test_a_checkpoint_of_grain_resumes(packed, oracle):
     assert [row for batch in resumed for row in batch["input_ids"].tolist()] == oracle[15:106]
 
 
+@pytest.mark.full
 def test_rows_by_number(packed, tmp_path, oracle):
     source = pickle.loads(pickle.dumps(make_source(packed)))
     assert source[3]["input_ids"].tolist() == oracle[3]

@@ -25,6 +25,7 @@ def fit(packed, folder, batch_size, **options):
     return train_on_stream(make_stream(packed, epochs=2), folder, batch_size, **options)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("batch_size", "save_at", "accumulate"),
     [(4, 3, 1), (8, 9, 1), (8, 7, 1), (6, 2, 2)],
@@ -47,20 +48,40 @@ def test_a_limit_of_batches_skips_no_row(packed, oracle, tmp_path):
     assert model.rows == oracle[:53]  # the third pass is the rest of the epoch
 
 
+@pytest.mark.full
 def test_validation_begins_anew(packed, oracle, tmp_path):
     model, _ = fit(packed, tmp_path, 20, validation=make_stream(packed, rows=9), num_sanity_val_steps=0)
     assert model.rows == oracle[:106]
     assert model.validated == 2 * oracle[:9]
 
 
+@pytest.mark.full
 def test_more_epochs_than_the_stream_has_are_refused(packed, tmp_path):
     with pytest.raises(UsageError, match="2 epochs were read"):
         fit(packed, tmp_path, 53, epochs=3)
 
 
+@pytest.mark.full
 def test_the_example(packed, oracle, tmp_path, monkeypatch):
     (tmp_path / "rows").symlink_to(packed)
     for options in (["--batch-size", "4", "--steps", "5"], ["--batch-size", "7"]):
         monkeypatch.setattr("sys.argv", ["train_lightning.py", str(tmp_path / "rows"), *options])
         runpy.run_path(str(Path(__file__).parents[3] / "examples" / "train_lightning.py"))
     assert (tmp_path / "trained.txt").read_text().splitlines() == [str(row) for row in oracle[:53]]
+
+
+@pytest.mark.full
+def test_a_batch_keeps_its_attributes_on_the_way_to_a_device(packed):
+    import torch
+    from lightning.fabric.utilities.apply_func import move_data_to_device
+
+    batch = next(make_stream(packed).batches(4))
+    batch["input_ids"] = torch.from_numpy(batch["input_ids"])
+    batch["images"] = [torch.zeros(2), {"mask": torch.zeros(1)}]
+    moved = move_data_to_device(batch, torch.device("meta"))
+    assert type(moved) is type(batch)
+    assert vars(moved).keys() == vars(batch).keys()
+    assert (moved.next_row, moved.row_mask.tolist()) == (batch.next_row, batch.row_mask.tolist())
+    tensors = moved["input_ids"], moved["images"][0], moved["images"][1]["mask"]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert batch["input_ids"].device.type == "cpu"

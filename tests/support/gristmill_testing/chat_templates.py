@@ -28,6 +28,13 @@ EMPTY_THOUGHT = (
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>\n{% endif %}"
     "{% endif %}"
 )
+TAGGED_END_OF_TEXT = (
+    _BEGIN
+    + "{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>\\n' }}{% endgeneration %}"
+    + "{% else %}{{ m.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}"
+    + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% elif messages[-1].role == 'assistant' %}"
+    + "{% generation %}{{ '<|endoftext|>' }}{% endgeneration %}{% else %}{{ '<|endoftext|>' }}{% endif %}"
+)
 CLOSED_THOUGHT = (
     "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<|channel>thought\n<channel|>{% endif %}"

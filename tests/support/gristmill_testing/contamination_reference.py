@@ -26,13 +26,17 @@ def split_words(text):
 
 
 def find_passages(items, ngram, min_words):
-    """Item -> the word lists that are looked for. `items` are (question, answer or None)."""
+    """Item -> the word lists that are looked for, and the least words a document must have.
+
+    `items` are (question, answer or None).
+    """
     passages = {}
     for number, (question, answer) in enumerate(items):
         words = split_words(question)
         found = [words] if len(words) >= min_words and any(map(str.isalpha, question)) else []
         answer_words = split_words(answer or "")
-        passages[number] = found + ([answer_words] if len(answer_words) >= ngram else [])
+        passages[number] = [(part, 10) for part in found]
+        passages[number] += [(answer_words, 20)] if len(answer_words) >= max(ngram, 13) else []
     return passages
 
 
@@ -42,7 +46,7 @@ def find_items(items, text, *, ngram, min_words, min_coverage, window, max_items
     grams_of = {
         (number, part): _grams(words, ngram) if len(words) >= ngram else {tuple(words)}
         for number, texts in passages.items()
-        for part, words in enumerate(texts)
+        for part, (words, _) in enumerate(texts)
     }
     owners = {}
     for (number, _), grams in grams_of.items():
@@ -51,9 +55,17 @@ def find_items(items, text, *, ngram, min_words, min_coverage, window, max_items
     words = split_words(text)
     found = set()
     for (number, part), grams in grams_of.items():
-        length = len(passages[number][part])
+        item_words, floor = passages[number][part]
+        length = len(item_words)
         span = min(length, ngram)
         counted = {gram for gram in grams if len(owners[gram]) <= max_items}
+        covers = {gram: set() for gram in counted}
+        for place in range(length - span + 1):
+            if (gram := tuple(item_words[place : place + span])) in counted:
+                covers[gram] |= set(range(place, place + span))
+        total = len(set().union(*covers.values()))
+        letters = sum(unicodedata.name(word[0], "").startswith(_SCRIPTS_WITHOUT_SPACES) for word in item_words)
+        least = max(min_coverage * total, min(total, floor * (1 + Fraction(letters, 2 * length)))) if length else 0
         places = [
             (place, tuple(words[place : place + span]))
             for place in range(len(words) - span + 1)
@@ -61,10 +73,13 @@ def find_items(items, text, *, ngram, min_words, min_coverage, window, max_items
         ]
         widest = int(window * length) - span
         best = max(
-            (len({gram for place, gram in places if first <= place <= first + widest}) for first, _ in places),
+            (
+                len(set().union(*(covers[gram] for place, gram in places if first <= place <= first + widest)))
+                for first, _ in places
+            ),
             default=0,
         )
-        if counted and best and Fraction(best, len(counted)) >= Fraction(min_coverage):
+        if best and best >= least:
             found.add(number)
     return found
 

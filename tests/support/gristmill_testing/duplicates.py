@@ -5,28 +5,61 @@ import unicodedata
 
 import pyarrow as pa
 
-WITHOUT_GAPS = ("CJK", "HIRAGANA", "KATAKANA", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "BOPOMOFO ")
-ITERATION_MARKS = "\u3005\u3006\u3007"
-EXTENDED_BURMESE = range(0xA9E0, 0xAA80)
-"""Letters of other languages than Burmese, which stay together."""
+WITHOUT_SPACES = (
+    "CJK",
+    "HIRAGANA",
+    "KATAKANA",
+    "HALFWIDTH KATAKANA",
+    "THAI",
+    "LAO",
+    "KHMER",
+    "MYANMAR",
+    "BOPOMOFO",
+    "TIBETAN",
+    "YI",
+    "TAI LE",
+    "NEW TAI LUE",
+    "TAI THAM",
+    "MIAO",
+    "TANGUT",
+    "NUSHU",
+    "KHITAN",
+    "HENTAIGANA",
+    "IDEOGRAPHIC ITERATION",
+    "IDEOGRAPHIC CLOSING",
+    "KANGXI",
+    "OLD CHINESE",
+    "PINCHU",
+    "MASU",
+    "VERTICAL KANA",
+    "VERTICAL IDEOGRAPHIC",
+    "HANGUL SINGLE",
+    "HANGUL DOUBLE",
+    "VIETNAMESE ALTERNATE",
+)
+"""How the names of letters of such scripts begin."""
+TANGUT = range(0x17000, 0x18D00)
+"""Letters that Python has no names for."""
 
 
 def words(text):
-    """Case, accents, punctuation and spacing do not count; numbers do; some scripts have no gaps between words."""
+    """Case, accents, punctuation and spacing do not count; numbers do; some scripts have no spaces between words."""
     found, word = [], ""
     for character in text:
         category = unicodedata.category(character)
-        if category in ("Mn", "Me", "Cf"):
+        is_spaceless = unicodedata.name(character, "").startswith(WITHOUT_SPACES) or ord(character) in TANGUT
+        if category in ("Mn", "Me", "Cf") or (category == "Mc" and is_spaceless) or ord(character) >= 0x33480:
             continue
         is_letter = character.isalnum() or category == "Mc"
-        alone = is_letter and unicodedata.name(character, "").startswith(WITHOUT_GAPS)
-        alone = (alone and ord(character) not in EXTENDED_BURMESE) or character in ITERATION_MARKS
+        alone = is_spaceless and category in ("Lm", "Lo")
         if (not is_letter or alone) and word:
             found.append(word)
             word = ""
         if is_letter:
             bare = [
-                part for part in unicodedata.normalize("NFKD", character.lower()) if not unicodedata.combining(part)
+                part
+                for part in unicodedata.normalize("NFKD", character.lower()).lower()
+                if not unicodedata.combining(part)
             ]
             folded = bare[0] if len(bare) == 1 and bare[0].isalnum() else character.lower()[0]
             if alone:

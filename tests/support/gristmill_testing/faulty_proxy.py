@@ -7,12 +7,27 @@ import threading
 import time
 
 RESET, CUT, BUSY, DENIED, BROKEN, LOST = "reset", "cut", "busy", "denied", "broken", "lost"
+CONFLICT = "conflict"
+"""What S3 answers to a conditional write while another one is under way."""
+EXPIRED = "expired"
+"""What S3 answers to temporary credentials whose time is over."""
 CHANGED = "changed"
 """One byte of the request's body arrives as another one."""
 SLOW, STALLED = "slow", "stalled"
 """The answer comes in drops; its second half never comes."""
 _DROPS, _DROP_SECONDS = 20, 0.01
-_ANSWERS = {BUSY: "503 Slow Down", DENIED: "403 Forbidden", BROKEN: "500 Internal Server Error"}
+_ANSWERS = {
+    BUSY: "503 Slow Down",
+    DENIED: "403 Forbidden",
+    BROKEN: "500 Internal Server Error",
+    CONFLICT: "409 Conflict",
+    EXPIRED: "400 Bad Request",
+}
+_BODIES = {
+    CONFLICT: "<Error><Code>ConditionalRequestConflict</Code><Message>The conditional request cannot succeed due to a "
+    "conflicting operation against this resource.</Message></Error>",
+    EXPIRED: "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>",
+}
 
 
 class FaultyProxy:
@@ -72,7 +87,9 @@ class FaultyProxy:
             self._reset(client)
             return
         if fault in _ANSWERS:
-            client.sendall(f"HTTP/1.1 {_ANSWERS[fault]}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+            text = _BODIES.get(fault, "")
+            lines = (f"HTTP/1.1 {_ANSWERS[fault]}", f"Content-Length: {len(text)}", "Connection: close", "", text)
+            client.sendall("\r\n".join(lines).encode())
             return
         if fault == CHANGED and body:
             body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]

@@ -7,11 +7,17 @@ kernels and nothing else.
 import numpy as np
 
 from gristmill.steps.deduplicate.candidates import Pairs, find_candidate_pairs, group_by_key
-from gristmill.steps.deduplicate.clusters import Removals, SimilarityGraph, verify_removals
-from gristmill.steps.deduplicate.digests import digest_texts, find_copies
-from gristmill.steps.deduplicate.similarity import SimilarPairs, classify_pairs
+from gristmill.steps.deduplicate.clusters import (
+    Removals,
+    SimilarityGraph,
+    SimilarPairs,
+    classify_pairs,
+    digest_texts,
+    find_copies,
+    verify_removals,
+)
 from gristmill.text.buffers import get_text_buffers
-from gristmill.text.shingles import ShingleSets, estimate_similarities
+from gristmill.text.minhash import ShingleSets, estimate_similarities
 
 PAIRS_AT_ONCE = 1 << 16
 

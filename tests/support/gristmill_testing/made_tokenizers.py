@@ -47,6 +47,17 @@ def _leave_gaps(data):
         token["id"] = vocab[token["content"]] = first + 3 * number
 
 
+def _finish_command_like(data):
+    """As Command R+ has it: digits are split off first, and some words (emoji) are in no text, since its bytes are
+    written in other characters.
+    """
+    digits = {"type": "Digits", "individual_digits": True}
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, data["pre_tokenizer"]]}
+    vocab = data["model"]["vocab"]
+    for word in ("\u200d", "™", "👍🏽"):
+        vocab[word] = len(vocab)
+
+
 def _sentence_piece():
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # only to train
@@ -76,6 +87,29 @@ def _finish_sentence_piece(data, *, prepends):
         data["decoder"]["decoders"].append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
 
 
+def _finish_gemma3_like(data):
+    """As the files of Gemma 1 to 3 and Yi have it: a tab that is a word, so that no piece stands for its byte; a list
+    of one normalizer; a split at spaces that are no longer there; thousands of added tokens, most of them not special.
+    """
+    _finish_sentence_piece(data, prepends=False)
+    vocab = data["model"]["vocab"]
+    number = vocab.pop("<0x09>")
+    tab = vocab.pop("\t", None)
+    vocab["\t"] = number if tab is None else tab
+    data["normalizer"] = {"type": "Sequence", "normalizers": [data["normalizer"]]}
+    data["pre_tokenizer"] = {
+        "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False
+    }  # fmt: skip
+    names = [f"<unused{number}>" for number in range(6000)]
+    names += [f"<{slash}{name}>" for name in ("table", "td", "tr", "b", "i", "s", "h1", "code") for slash in ("", "/")]
+    names += ["[multimodal]", *("\n" * count for count in range(1, 9)), *("\t" * count for count in range(2, 9))]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    for name in names:
+        number = vocab.setdefault(name, len(vocab))
+        data["added_tokens"].append({"id": number, "content": name, **flags})
+    data["added_tokens"].sort(key=lambda token: token["id"])
+
+
 def _word_piece():
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
@@ -92,15 +126,19 @@ MADE_TOKENIZERS = {
     "made_qwen_like": functools.partial(_byte_level, _GPT4_SPLIT, normalizers.NFC()),
     "made_word_piece": _word_piece,
     "made_gapped": functools.partial(_byte_level, _GPT4_SPLIT),
+    "made_command_like": functools.partial(_byte_level, None, normalizers.NFC()),
     "made_gemma_like": _sentence_piece,
     "made_llama2_like": _sentence_piece,
+    "made_gemma3_like": _sentence_piece,
 }
 """The first and the third are what GPT-2's and Qwen's files describe, with fewer words."""
 
 _CHANGES = {
     "made_gapped": _leave_gaps,
+    "made_command_like": _finish_command_like,
     "made_gemma_like": functools.partial(_finish_sentence_piece, prepends=False),
     "made_llama2_like": functools.partial(_finish_sentence_piece, prepends=True),
+    "made_gemma3_like": _finish_gemma3_like,
 }
 """What training cannot make, done to the file afterwards."""
 

@@ -4,11 +4,10 @@ import os
 import signal
 import sys
 
-from gristmill.storage.user_cache import plan_cache
+from gristmill.storage import remembered_proofs
 
 _CONSTANTS = (bool, bytes, float, int, str, tuple, frozenset, type(None))
-_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-"""Not SIGTERM: commands that run in the tests' process take it, and only the end of the process concerns it."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 _OURS = ("GRISTMILL_", "AWS_", "HF_", "XDG_")
 _COMMON = ("HOME", "LANG", "LC_ALL", "PATH", "PYTHONPATH", "RAY_ADDRESS", "TMPDIR", "TZ")
 
@@ -19,7 +18,7 @@ def read_settings():
     settings |= {number.name: signal.getsignal(number) for number in _SIGNALS}
     umask = os.umask(0)
     os.umask(umask)
-    return settings | {"current folder": os.getcwd(), "umask": umask, "plan cache": plan_cache._folder}
+    return settings | {"current folder": os.getcwd(), "umask": umask, "plan cache": remembered_proofs._folder}
 
 
 def read_constants():

@@ -15,7 +15,7 @@ from gristmill.text.quality.code_lines import _KEYWORDS
 OPERATORS = re.findall(
     r"\S+",
     "== != => -> :: && || += -= *= := <- </ /> () [] {} /* */ <= >= << >> $( ${ ++ #{ <% %> |> ); }, ], // "
-    "(\" (' =\" ='",
+    "(\" (' =\" =' (( ))",
 )
 FENCES = ("```", "~~~")
 QUOTES = ('"""', "'''")
@@ -142,11 +142,11 @@ def next_word_state(state, char):
 
 def code_points_of_line(line, is_indented):
     """Above 0 for code, below 0 for prose."""
-    keyword = re.match(r"#?([a-z]+)(?![a-zA-Z0-9_'-])", line)
-    has_keyword = bool(keyword) and keyword[1] in _KEYWORDS.split()
+    keyword = re.match(r"#?(?:([a-z]+)(?![a-zA-Z0-9_'-])|([A-Z]+)(?![a-zA-Z0-9_']))", line)
+    has_keyword = bool(keyword) and keyword[keyword.lastindex].lower() in _KEYWORDS.split()
     if line.startswith(("//", "/*", "*/", "#!", "#'")) or (has_keyword and line[0] == "#"):
         return 9
-    if line.startswith(("#", "*", "%", ";", "--")):
+    if line.startswith(("#", "*", "%", ";", "!", "--")):
         return 0
     seen, states, state = Counter(), [], "open"
     quote, in_address, is_escaped = "", False, False
@@ -158,6 +158,7 @@ def code_points_of_line(line, is_indented):
             elif char == quote:
                 quote = ""
         elif char.isspace():
+            seen["spaces"] += 1
             states.append(state)
             state, in_address = "open", False
         elif place and before.isspace() and (char + after) in ("# ", "//"):
@@ -170,6 +171,9 @@ def code_points_of_line(line, is_indented):
             seen["letters"] += is_core(char)
             seen["operators"] += before + char in OPERATORS
             seen["glued"] += is_glued(before, char, after)
+            if before.isascii() and char.isascii():
+                seen["glued"] += bool(re.match("[A-Z]-[A-Z]| :[a-z]", before + char + after))
+                seen["open"] += (char == "(") - (char == ")")
             seen["assigned"] += is_assigned(before, char, after)
             if char in '"`' or (char == "'" and not is_core(before)):
                 quote = char
@@ -180,11 +184,14 @@ def code_points_of_line(line, is_indented):
     ends_block = line[-1] in ";{}"
     if not seen["letters"]:
         return 5 if ends_block else 0
+    if line[-1] == ":" and not seen["spaces"] and not has_keyword:
+        return 0
     begins_small = bool(re.match("[a-z]", line))
     may_assign = begins_small or is_indented or line[0] in "_$@"
     points = -4 + 5 * ends_block + (line[-1] in ",:") - 2 * (line[-1] in _TERMINALS) + 4 * is_indented
     points += min(seen["operators"], 3) + 2 * min(seen["glued"], 3)
     points += 5 * (seen["assigned"] > 0 and may_assign) + 5 * has_keyword
+    points += 4 * (line[0] == "(" and seen["open"] > 0)
     points += begins_small or line[0] in ")]}<@$\"'{(["
     points -= 5 * (seen["foreign"] > 0)
     return points - min(sum(state in ("letters", "closed") for state in states), 10) // 2

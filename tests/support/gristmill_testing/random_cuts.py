@@ -1,8 +1,8 @@
 """Random recipes on random files, by 1, 2 and 7 workers, with slices of a set size, and stopped and resumed.
 
 `python -m gristmill_testing.random_cuts FOLDER TOKENIZER SEED …` runs the cases with these seeds and prints those
-in which anything in the output differs. It is a process of its own, because cells of 4 KiB in place of 4 MiB must be
-set before any reader is imported: then a hundred kilobytes have as many cells and units as hundreds of megabytes.
+in which anything in the output differs. Cells have 4 KiB instead of 4 MiB: then a hundred kilobytes have as many cells
+and units as hundreds of megabytes.
 """
 
 import gzip
@@ -21,32 +21,29 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from gristmill.steps.read import cells
+from gristmill import steps
+from gristmill.core.errors import GristmillError
+from gristmill.core.recipe import Recipe
+from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.pipeline.stages.unit_tasks import UnitTasks
+from gristmill.storage.remembered_proofs import choose_plan_cache
 from gristmill_testing.reports import read_without_times
-
-cells.CELL_BYTES = 4096
-
-from gristmill import steps  # noqa: E402
-from gristmill.core.errors import GristmillError  # noqa: E402
-from gristmill.core.recipe import Recipe  # noqa: E402
-from gristmill.pipeline.planning import units  # noqa: E402
-from gristmill.pipeline.planning.sources import source_plan  # noqa: E402
-from gristmill.pipeline.run import run_recipe  # noqa: E402
-from gristmill.pipeline.stages.options import RunOptions  # noqa: E402
-from gristmill.pipeline.stages.unit_tasks import UnitTasks  # noqa: E402
-from gristmill.storage.user_cache.plan_cache import choose_plan_cache  # noqa: E402
 
 WORDS = ["mill", "grist", "flour", "stone", "wheat", "größe", "粉", "<b>", "x" * 40]
 TABLES = ("parquet", "arrow", "csv", "txt", "tar")
 LINES = ("jsonl", "jsonl.gz", "jsonl.zst", "json")
-
-
-def shrink_sizes():
-    """Make everything that is measured in cells a thousandth of its size."""
-    assert units.CELL_BYTES == cells.CELL_BYTES
-    units.UNIT_BYTES, units.MIN_GROUP_BYTES, units.FILE_OPEN_BYTES, units.MIN_PART_BYTES = 65536, 16384, 64, 700
-    units._FEED_BYTES = 0
-    source_plan.UNPACK_BYTES = 12000
+LAYOUT = UnitLayout(
+    cell_bytes=4096,
+    unit_bytes=65536,
+    min_group_bytes=16384,
+    file_open_bytes=64,
+    unpack_bytes=12000,
+    min_part_bytes=700,
+    feed_bytes=0,
+)
+"""All that is measured in cells, at a thousandth of its size."""
 
 
 class Stopped(BaseException):
@@ -155,7 +152,7 @@ class Case:
         UnitTasks.finish_task = count
         options = {"backend": "serial"} if workers == 1 else {"backend": "threads", "workers": workers}
         try:
-            run_recipe(recipe, RunOptions(progress=False, **options))
+            run_recipe(recipe, RunOptions(progress=False, layout=LAYOUT, **options))
         except Stopped:
             return None, num_tasks
         except GristmillError as error:
@@ -225,7 +222,6 @@ def main():
     logging.disable()
     choose_plan_cache(None)
     os.fsync = lambda fd: None  # thousands of small files, and no power cut is part of the case
-    shrink_sizes()
     for seed in map(int, seeds):
         case = Case(seed, Path(folder, str(seed)), tokenizer)
         for what, paths in case.find_differences():

@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from gristmill.core.records import ORIGIN, RECORD, make_origins
 from gristmill.steps import Render, Tokenize
-from gristmill.steps.tokenize.tokenize_chats import to_chat_form
-from gristmill.text.tokenizers import find_tokenizer, load_engine
+from gristmill.steps.tokenize.tokenize import to_chat_form
+from gristmill.text.tokenizers.engine import load_engine
+from gristmill.text.tokenizers.files import find_tokenizer
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 
 import gristmill
 from gristmill.core.errors import GristmillError
-from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
-from gristmill.shards.manifests.stored_files import MANIFEST
-from gristmill.shards.report import make_derived_files
+from gristmill.shards.derived_files import make_derived_files
+from gristmill.shards.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.stored_files import MANIFEST
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write
-from gristmill.storage.checksums import compute_file_checksum
+from gristmill.storage.files import compute_file_checksum
 from gristmill.stream import Collate, Stream
 from gristmill_testing.small_tokenizers import trained
 from gristmill_testing.token_datasets import write_tokens

@@ -3,7 +3,7 @@
 Some of each are on every machine: made for the tests, part of Python, or brought by a package. The rest are large
 published files that only some machines have: tests of these skip elsewhere, with the reason. `GRISTMILL_TEST_DATA`
 names their folder (else `shared/data` beside the project): it holds `tokenizers/<name>/tokenizer.json`,
-`corpus/<name>.jsonl`, `chats/<name>.jsonl` and `chat_templates/<name>.jinja`.
+`corpus/<name>.jsonl`, `chats/<name>.jsonl`, `bench/<name>.jsonl` and `chat_templates/<name>.jinja`.
 """
 
 import json
@@ -72,6 +72,10 @@ def chat_records(name, count):
     return _records(_large_file(f"chats/{name}.jsonl"), count)
 
 
+def benchmark_records(name):
+    return _records(_large_file(f"bench/{name}.jsonl"), None)
+
+
 def template_source(name):
     if name in published_templates():
         return published_templates()[name]
@@ -80,7 +84,7 @@ def template_source(name):
 
 def _records(path, count, first=0):
     with path.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in islice(lines, first, first + count)]
+        return [json.loads(line) for line in islice(lines, first, None if count is None else first + count)]
 
 
 def _large_file(name):

@@ -5,15 +5,15 @@ served next, how results are grouped, or when somebody kills a worker from outsi
 """
 
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from unittest import mock
 
 from gristmill.engine.backend import Died, Ready, Results, SetupFailed, Undecodable
-from gristmill.engine.observing.observer import Observer
-from gristmill.engine.pool.worker_pool import WorkerPool
+from gristmill.engine.observer import Observer
 from gristmill.engine.scheduler import Scheduler
-from gristmill.engine.worker.captured_error import CapturedError
 from gristmill.engine.worker.chunk import ChunkResults
+from gristmill.engine.worker.pickling import CapturedError
+from gristmill.engine.worker_pool import WorkerPool
 
 MAX_WAITS = 20_000
 """A job of a few dozen items that waits more often than this does not end."""
@@ -33,7 +33,7 @@ class Clock:
     @contextlib.contextmanager
     def installed(self):
         with contextlib.ExitStack() as stack:
-            for module in ("failures", "pool.job_workers", "pool.worker_pool", "item_queue", "observing.observer"):
+            for module in ("failures", "job_workers", "worker_pool", "item_queue", "observer"):
                 stack.enter_context(mock.patch(f"gristmill.engine.{module}.monotonic", self))
             yield self
 
@@ -43,7 +43,11 @@ class SimulatedWorker:
         self._backend = backend
         self.name = f"simulated {number}"
         self.pid = number
-        self.node = node if node is not None or not backend.nodes else backend.nodes[number % len(backend.nodes)]
+        self.wanted_node = node
+        self.node = None
+        self.is_placed = backend.slots is None
+        if self.is_placed:
+            self.node = node if node is not None or not backend.nodes else backend.nodes[number % len(backend.nodes)]
         self.host, self.remote_use = self.node or "", None
         self.chunks = deque()
         self.position = 0
@@ -77,6 +81,8 @@ class SimulatedWorker:
 
     def stop(self):
         self.is_told_to_stop = True
+        if not self.is_placed:
+            self.kill()
 
     def kill(self):
         self.killed_by = "SIGKILL"
@@ -87,7 +93,18 @@ class SimulatedBackend:
     is_local = True
 
     def __init__(
-        self, rng, clock, plans, *, outside_kills=0, setup_plans=(), returns_unstarted=True, nodes=(), max_chunks=1
+        self,
+        rng,
+        clock,
+        plans,
+        *,
+        outside_kills=0,
+        setup_plans=(),
+        returns_unstarted=True,
+        nodes=(),
+        max_chunks=1,
+        slots=None,
+        node_changes=(),
     ):
         self._rng = rng
         self._clock = clock
@@ -96,6 +113,11 @@ class SimulatedBackend:
         self._setup_plans = list(setup_plans)
         self._returns_unstarted = returns_unstarted
         self.nodes = nodes
+        self.slots = slots
+        """How many workers each node has room for; None: all are placed at once. Workers that wait are placed in any
+        order, on the node that they were started for as long as it is there."""
+        self._node_changes = list(node_changes)
+        """At some moments, the slots of nodes that join, or of none: then one is lost, but never the last."""
         self.max_chunks = max_chunks
         self.num_ahead = 0
         self.workers = []
@@ -143,6 +165,9 @@ class SimulatedBackend:
                 self._num_setup_kills += not worker.is_ready
                 self._outside_kills -= 1
                 worker.killed_by = self._rng.choice(["SIGKILL", "lost"])  # by somebody, or with its node
+        if self.slots is not None:
+            self._change_nodes()
+            self._place_workers()
         able = [worker for worker in self.workers if self._has_something_to_do(worker)]
         if not able:
             if timeout <= 0:
@@ -159,9 +184,35 @@ class SimulatedBackend:
         self.closed = "at once" if at_once else "in peace"
         self.workers.clear()
 
+    def _change_nodes(self):
+        if not self._node_changes or self._rng.random() > 0.1:
+            return
+        num_slots = self._node_changes.pop()
+        if num_slots:
+            self.slots[f"node that joined {len(self._node_changes)}"] = num_slots
+        elif len(self.slots) > 1:
+            lost = self._rng.choice(list(self.slots))
+            del self.slots[lost]
+            for worker in self.workers:
+                if worker.node == lost:
+                    worker.killed_by = "lost"
+        self.nodes = list(self.slots)
+
+    def _place_workers(self):
+        waiting = [worker for worker in self.workers if not (worker.is_placed or worker.killed_by)]
+        for worker in self._rng.sample(waiting, len(waiting)):
+            allowed = [worker.wanted_node] if worker.wanted_node in self.slots else list(self.slots)
+            num_used = Counter(other.node for other in self.workers)
+            free = [node for node in allowed if num_used[node] < self.slots[node]]
+            if free:
+                worker.node = worker.host = self._rng.choice(free)
+                worker.is_placed = True
+
     def _has_something_to_do(self, worker):
         if worker.killed_by:
             return True
+        if not worker.is_placed:
+            return False
         if worker.spec is None:
             return worker.is_told_to_stop
         if not worker.is_ready:
@@ -176,7 +227,7 @@ class SimulatedBackend:
             if worker.note or (worker.chunks and self._rng.random() < 0.7):
                 running = worker.chunks[0].indexes[worker.position]
                 self._count_run(running)
-            return [self._death(worker, "was killed by SIGKILL", "SIGKILL", running)]
+            return [self._death(worker, f"was killed by {worker.killed_by}", worker.killed_by, running)]
         if not worker.is_ready and worker.spec is not None:
             return self._set_up(worker)
         if worker.chunks:

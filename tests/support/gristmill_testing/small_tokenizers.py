@@ -3,7 +3,8 @@
 import functools
 import json
 
-from gristmill.text.tokenizers import find_tokenizer, save_tokenizer, train_bpe
+from gristmill.text.tokenizers.files import find_tokenizer
+from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
 
 SENTENCES = (
     "The mill grinds the corn, and the corn becomes flour; don't ask how: it's 1,234 turns of the stone.",

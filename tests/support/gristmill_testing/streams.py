@@ -6,7 +6,7 @@ import numpy as np
 from gristmill.order import Mixture, Permutation
 from gristmill.order.permutation import make_epoch_key
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.manifest_file import dump_manifest, load_manifest
 from gristmill_testing.token_datasets import write_tokens
 
 ROW_LENGTH = 12

@@ -11,9 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
-from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat
-from gristmill.text.chats.jinja import ChatTemplate, TemplateError
-from gristmill.text.chats.shapes import parse_conversation
+from gristmill.text.chats.example_maker import ExampleMaker
+from gristmill.text.chats.options import ChatOptions
+from gristmill.text.chats.shapes import NotAChat, parse_conversation
+from gristmill.text.chats.templates import ChatTemplate, FoundTemplate, TemplateError
 from gristmill_testing import chat_templates
 from gristmill_testing.open_chats import published_templates
 

@@ -3,17 +3,18 @@
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from gristmill.core.books import Account
-from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.canonical import canonicalize_schema
-from gristmill.shards.manifests.manifest import Manifest
-from gristmill.shards.manifests.manifest_file import dump_manifest
-from gristmill.shards.manifests.stored_files import InputFile, Schema, Shard, file_key
-from gristmill.shards.report import make_derived_files
+from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
+from gristmill.shards.canonical import STREAM_END, canonicalize_schema, stream_block, stream_header
+from gristmill.shards.derived_files import make_derived_files
+from gristmill.shards.manifest import Manifest
+from gristmill.shards.manifest_file import dump_manifest
+from gristmill.shards.stored_files import InputFile, Schema, Shard, file_key
 from gristmill.shards.token_rows import rows_schema
-from gristmill.storage.checksums import compute_file_checksum
 from gristmill.storage.commit import write_file
+from gristmill.storage.files import compute_file_checksum
 
 
 def write_tokens(
@@ -26,6 +27,7 @@ def write_tokens(
     """
     schema = canonicalize_schema(rows_schema(pa.type_for_alias(id_type), row_length, masked=loss_masks))
     splits, num_rows = {}, {}
+    index = BlockIndexWriter(folder, "index", "test")
     for (split, source), of_source in shards.items():
         for number, rows in enumerate(of_source):
             shard = _write_shard(
@@ -41,11 +43,15 @@ def write_tokens(
             )
             splits.setdefault(split, {}).setdefault(source, []).append(shard)
             num_rows[source] = num_rows.get(source, 0) + len(rows)
+            index.add(split, source, scan_blocks(folder / shard.path, shard, len(rows), "arrow"))
+    with index:
+        lanes = index.commit()
     manifest = Manifest(
         kind="chats" if loss_masks else "tokens",
         format="arrow",
         schema=Schema.of(schema),
         splits=splits,
+        index=lanes,
         books={source: [Account("read", records_in=rows, records_out=rows)] for source, rows in num_rows.items()},
         files={file_key(_file(source)): _input_file(source) for source in num_rows},
     ).seal()
@@ -98,3 +104,17 @@ def _file(source):
 
 def _input_file(source):
     return InputFile(source=source, path=f"/data/{source}.jsonl", relative=f"{source}.jsonl", bytes=9, version="1")
+
+
+# Tokens of a packed row of the tests of exports.
+LENGTH = 12
+
+masks = pytest.mark.parametrize(
+    ("packed", "masked"), [({}, False), ({"loss_masks": True}, True)], indirect=["packed"], ids=["tokens", "chats"]
+)
+
+
+def is_trained(row, *, masked):
+    """For each token of a row's documents whether it is a label: no first token, and every second of a chat."""
+    places = [place for document in row for place in range(len(document))]
+    return [place > 0 and (not masked or number % 2 == 1) for number, place in enumerate(places)]

@@ -5,7 +5,10 @@ from gristmill_testing.chat_templates import CHATML, FORGETFUL, TAGGED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.text.chats import ChatOptions, ExampleMaker, FoundTemplate, NotAChat
+from gristmill.text.chats.example_maker import ExampleMaker
+from gristmill.text.chats.options import ChatOptions
+from gristmill.text.chats.shapes import NotAChat
+from gristmill.text.chats.templates import FoundTemplate
 
 END = "<|im_end|>"
 
@@ -51,8 +54,40 @@ def test_records_can_mark_what_is_trained():
     made = maker(train_on="marked").make(record)
     assert trained(only(made)) == ["right" + END, "also right" + END]
     ignored = maker().make(record)
-    assert ("ignored_train_marks", 2) in ignored.counts
+    assert ("ignored_train_marks", 1) in ignored.counts
     assert len(trained(only(ignored))) == 3
+
+
+def test_marks_of_parts_are_not_taken_for_marks_of_messages():
+    record = chat("Hi", "right and wrong")
+    record["messages"][1]["train_detail"] = [{"begin_offset": 10, "end_offset": 14, "train": False}]
+    assert ("unread_marks", 1) in maker().make(record).counts
+    with pytest.raises(NotAChat) as caught:
+        maker(train_on="marked").make(record)
+    assert caught.value.reason == "partial_mark"
+
+
+@pytest.mark.parametrize(
+    ("train_on", "expected"),
+    [
+        ("auto", ["right", "also right"]),
+        ("marked", ["marked", "right"]),
+        ("assistant", ["wrong", "marked", "right", "also right"]),
+        ("last_assistant", ["also right"]),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"split_turns": "always"}])
+def test_of_prompts_and_completions_the_completion_is_trained(train_on, expected, options):
+    messages = chat("Hi", "wrong", "Hm", "marked", "No", "right", "More", "also right")["messages"]
+    if train_on == "marked":
+        messages[3]["train"] = True
+        messages[7]["train"] = False
+    made = maker(train_on=train_on, **options).make({"prompt": messages[:5], "completion": messages[5:]})
+    wanted = [span for example in made.examples for span in trained(example)]
+    assert [span.removesuffix(END) for span in wanted] == (expected[-1:] if train_on == "last_assistant" else expected)
+    assert ("answers_in_prompts", 2) in made.counts
+    system = maker(train_on=train_on).make({"prompt": messages[:5], "completion": messages[5:], "system": "Be brief."})
+    assert [span.removesuffix(END) for span in trained(only(system))] == expected
 
 
 @pytest.mark.parametrize(
@@ -128,6 +163,40 @@ def test_old_exchanges_go_first_and_the_system_message_stays():
     assert only(maker(max_tokens=60, too_long="cut", count_tokens=count_letters).make(record)).text == whole
 
 
+@pytest.mark.parametrize("split_turns", ["auto", "always", "never"])
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_system_message_without_words_may_be_left_out(blank, split_turns):
+    skipping = (
+        "{% for m in messages %}{% if m.role != 'system' or m.content.strip() %}"
+        "{{ m.role }}: {{ m.content }}</s>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    never = skipping.replace(" or m.content.strip()", "")
+    record = chat("Hi", "Hello", "Bye", "See you")
+    record["messages"].insert(0, {"role": "system", "content": blank})
+    for source in (skipping, never):
+        made = maker(source, split_turns=split_turns).make(record)
+        assert [span for example in made.examples for span in trained(example)] == ["Hello</s>", "See you</s>"]
+        assert ("empty_messages", 1) in made.counts
+    record["messages"][0]["content"] = "Be brief."
+    with pytest.raises(NotAChat) as caught:
+        maker(never, split_turns=split_turns).make(record)
+    assert caught.value.reason == "message_not_rendered"
+
+
+def test_history_that_is_rewritten_is_told_where_turns_are_not_split():
+    forgetful = (
+        "{% for m in messages %}<{{ m.role }}>"
+        "{{ m.content if loop.last or m.role != 'assistant' else m.content.split('</think>')[-1] }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    record = chat("Hi", "<think>hm</think>Hello", "Bye", "See you")
+    assert len(maker(forgetful).make(record).examples) == 2
+    with pytest.raises(NotAChat, match="split_turns: auto") as caught:
+        maker(forgetful, split_turns="never").make(record)
+    assert caught.value.reason == "history_rewritten"
+
+
 def test_messages_and_calls_that_a_template_leaves_out_are_not_lost_without_a_word():
     only_users = (
         "{% for m in messages %}{% if m.role != 'tool' %}{{ m.role }}: {{ m.content }}</s>{% endif %}{% endfor %}"
@@ -157,7 +226,7 @@ def test_literals_are_found_where_they_stand():
 
 
 def test_a_thousand_turns_need_no_more_renderings_than_ten_turns(monkeypatch):
-    from gristmill.text.chats.jinja import ChatTemplate
+    from gristmill.text.chats.templates import ChatTemplate
 
     counts = []
     render = ChatTemplate.render
@@ -170,7 +239,8 @@ def test_a_thousand_turns_need_no_more_renderings_than_ten_turns(monkeypatch):
         assert len(counts) <= 16
 
 
-WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\ufdd1"), min_size=1, max_size=30)
+MARKS = "".join(map(chr, range(0xFDD0, 0xFDD9)))  # no characters: they mark places while a chat is rendered
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=MARKS), min_size=1, max_size=30)
 
 
 @settings(deadline=None, max_examples=150)

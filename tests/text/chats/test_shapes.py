@@ -39,6 +39,117 @@ def test_a_system_prompt_beside_the_turns_comes_first():
     assert parse_conversation({"system": "Be brief.", "instruction": "2 + 2?", "output": "4"}).messages[0] == system
 
 
+@pytest.mark.parametrize("key", ["system", "system_prompt"])
+@pytest.mark.parametrize("value", ["Be brief.", [{"type": "text", "text": "Be brief."}], [{"text": "Be brief."}]])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": [USER, ANSWER]},
+        {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]},
+        {"conversations": [USER, ANSWER]},
+        {"prompt": "2 + 2?", "completion": "4"},
+        {"prompt": [USER], "completion": [ANSWER]},
+        {"instruction": "2 + 2?", "output": "4"},
+        {"messages": [{"role": "system", "content": "Be brief."}, USER, ANSWER]},
+    ],
+)
+def test_a_system_message_beside_any_shape_is_used_once(record, value, key):
+    system = {"role": "system", "content": "Be brief."}
+    assert parse_conversation({**record, key: value}).messages == [system, USER, ANSWER]
+
+
+@pytest.mark.parametrize("content", ["Add. ", [{"type": "text", "text": "Add."}]])
+def test_a_system_message_in_another_form_is_the_same(content):
+    messages = [{"role": "system", "content": content, "name": "rules"}, USER, ANSWER]
+    assert parse_conversation({"messages": messages, "system": "Add."}).messages == messages
+
+
+def test_two_different_system_messages_are_both_kept():
+    messages = [{"role": "system", "content": "Be kind."}, USER, ANSWER]
+    assert [m["content"] for m in parse_conversation({"messages": messages, "system": "Be brief."}).messages[:2]] == [
+        "Be brief.",
+        "Be kind.",
+    ]
+
+
+def test_parts_without_a_type_are_text():
+    bedrock = {"messages": [{"role": "user", "content": [{"text": "2 + 2?"}]}, ANSWER]}
+    assert parse_conversation(bedrock).messages[0]["content"] == [{"type": "text", "text": "2 + 2?"}]
+
+
+@pytest.mark.parametrize("content", [None, "I look it up."])
+def test_a_function_call_and_functions_are_a_call_and_tools(content):
+    call = {"name": "look_up", "arguments": "{}"}
+    function = {"name": "look_up", "description": "Looks up.", "parameters": {"type": "object", "properties": {}}}
+    messages = [
+        USER,
+        {"role": "assistant", "content": content, "function_call": call},
+        {"role": "function", "name": "look_up", "content": "4"},
+        ANSWER | {"function_call": None},
+    ]
+    conversation = parse_conversation({"messages": messages, "functions": [function]})
+    assert conversation.tools == [{"type": "function", "function": function}]
+    asked = {"role": "assistant", "content": content, "tool_calls": [{"type": "function", "function": call}]}
+    assert conversation.messages == [USER, asked, {"role": "tool", "name": "look_up", "content": "4"}, ANSWER]
+    [parsed] = parse_conversation({"messages": messages}, parse_arguments=True).messages[1]["tool_calls"]
+    assert parsed["function"]["arguments"] == {}
+
+
+def test_fields_without_a_value_are_not_there():
+    response = {**ANSWER, "tool_calls": None, "function_call": None, "refusal": None, "audio": None, "train": None}
+    assert parse_conversation({"messages": [USER, response]}).messages == [USER, ANSWER]
+    assert parse_conversation({"messages": [USER, {**ANSWER, "tool_calls": []}]}).messages == [USER, ANSWER]
+
+
+def test_a_record_of_two_shapes_is_noted():
+    record = {"messages": [USER, ANSWER], "prompt": "2 + 2?", "completion": "5"}
+    conversation = parse_conversation(record)
+    assert conversation.messages == [USER, ANSWER]
+    assert conversation.notes == {"several_shapes": 1}
+    assert parse_conversation(record, "messages").notes == {}
+    assert parse_conversation({"messages": None, "conversations": [USER, ANSWER]}).notes == {}
+
+
+def test_a_function_call_next_to_calls_is_counted_as_unread():
+    calls = [{"type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    both = {"role": "assistant", "tool_calls": calls, "function_call": {"name": "look_up", "arguments": "{}"}}
+    conversation = parse_conversation({"messages": [USER, both]})
+    assert conversation.unread == {"function_call": 1}
+    assert conversation.messages[1]["tool_calls"] == calls
+
+
+@pytest.mark.parametrize(
+    ("marks", "is_refused"),
+    [
+        *(({"label": False}, True), ({"kto_tag": False}, True), ({"kto_tag": 0}, True), ({"label": True}, False)),
+        *(({"kto_tag": True}, False), ({"label": "no"}, False), ({"label": None}, False), ({"label": 3}, False)),
+        *(({"kto_tag": "false"}, True), ({"kto_tag": "True"}, False)),
+    ],
+)
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": [USER, ANSWER]},
+        {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]},
+        {"prompt": [USER], "completion": [ANSWER]},
+        {"instruction": "2 + 2?", "output": "4"},
+    ],
+)
+def test_bad_answers_are_refused(record, marks, is_refused):
+    if is_refused:
+        with pytest.raises(NotAChat, match="bad answer"):
+            parse_conversation(record | marks)
+    else:
+        assert parse_conversation(record | marks).messages == [USER, ANSWER]
+
+
+@pytest.mark.parametrize("label", [0, 0.0, "False", "false"])
+def test_a_label_of_0_is_a_bad_answer_only_of_a_completion(label):
+    assert parse_conversation({"messages": [USER, ANSWER], "label": label}).messages == [USER, ANSWER]
+    with pytest.raises(NotAChat, match="bad answer"):
+        parse_conversation({"prompt": "2 + 2?", "completion": "5", "label": label})
+
+
 def test_reasoning_has_the_names_that_templates_know():
     for name in ("reasoning_content", "thinking", "reasoning"):
         [message] = parse_conversation({"messages": [{**ANSWER, name: "easy"}]}).messages
@@ -52,6 +163,56 @@ def test_marks_are_taken_off():
     assert conversation.messages == [USER, ANSWER, USER, ANSWER]
     shorter = conversation.remove_messages({0, 1})
     assert shorter.marks == {1: True}
+
+
+@pytest.mark.parametrize(
+    ("field", "mark", "unread"),
+    [
+        *(({name: False}, False, {}) for name in ("train", "training", "loss", "train_on_turn")),
+        *(({name: 0}, False, {}) for name in ("train", "loss", "weight", "loss_weight")),
+        *(({"loss": True}, True, {}), ({"weight": 0.0}, False, {}), ({"weight": 1.0}, True, {})),
+        *(({"weight": 1, "train": False}, False, {}), ({"train": True, "loss": False}, False, {})),
+        *(({"loss_weight": 0.5}, True, {"loss_weight": 1}), ({"loss": 0.37}, None, {"loss": 1})),
+        *(({"mask": 1}, None, {"mask": 1}), ({"ignore_loss": True}, None, {"ignore_loss": 1})),
+        ({"train_detail": [{"begin_offset": 0, "end_offset": 0, "train": False}]}, None, {"train_detail": 1}),
+        *(({"brain": 1}, None, {}), ({"weights_file": "x"}, None, {})),
+    ],
+)
+def test_marks_have_other_names_too(field, mark, unread):
+    conversation = parse_conversation({"messages": [USER, ANSWER | field]})
+    assert conversation.marks.get(1) == mark
+    assert conversation.unread == unread
+
+
+def test_marks_of_whole_records_are_counted():
+    record = {"messages": [USER, ANSWER], "train": False, "weight": 0.0, "loss": 0.3, "enable_thinking": "false"}
+    assert parse_conversation(record).unread == {"train": 1, "weight": 1, "enable_thinking": 1}
+    assert parse_conversation({"messages": [USER, ANSWER], "train": True, "weight": None}).unread == {}
+
+
+def test_a_refusal_is_what_the_assistant_says():
+    refused = {"role": "assistant", "content": None, "refusal": "I will not add."}
+    conversation = parse_conversation({"messages": [USER, refused]})
+    assert conversation.messages[1] == {"role": "assistant", "content": "I will not add."}
+    assert parse_conversation({"messages": [USER, ANSWER | {"refusal": "no"}]}).unread == {"refusal": 1}
+    assert parse_conversation({"messages": [USER, ANSWER | {"refusal": "", "reasoning_details": []}]}).unread == {}
+
+
+def test_reasoning_details_are_reasoning_if_they_are_texts():
+    details = [{"type": "reasoning.text", "text": "two "}, {"type": "reasoning.text", "text": "and two"}]
+    conversation = parse_conversation({"messages": [USER, ANSWER | {"reasoning_details": details}]})
+    assert conversation.messages[1]["reasoning_content"] == "two and two"
+    hidden = [*details, {"type": "reasoning.encrypted", "data": "x"}]
+    conversation = parse_conversation({"messages": [USER, ANSWER | {"reasoning_details": hidden}]})
+    assert conversation.messages[1] == ANSWER
+    assert conversation.unread == {"reasoning_details": 1}
+
+
+def test_whether_a_record_thinks_is_a_variable():
+    record = {"messages": [USER, ANSWER], "enable_thinking": False}
+    assert parse_conversation(record).variables == {"enable_thinking": False}
+    both = record | {"chat_template_kwargs": {"enable_thinking": True}}
+    assert parse_conversation(both).variables == {"enable_thinking": True}
 
 
 def test_arguments_become_objects_only_if_asked():
@@ -94,6 +255,15 @@ def test_arguments_become_objects_only_if_asked():
         ({"conversations": [{"from": "narrator", "value": "x"}]}, "unknown_role"),
         ({"conversations": [{"from": ["human"], "value": "x"}]}, "unknown_role"),
         ({"instruction": None, "output": "4"}, "missing_content"),
+        ({"messages": [USER, ANSWER], "system": 3}, "content_not_text"),
+        ({"messages": [USER, {**ANSWER, "function_call": "look_up"}]}, "invalid_tool_calls"),
+        ({"messages": [USER, ANSWER], "functions": "nothing"}, "invalid_tools"),
+        ({"conversations": [{"from": "human", "value": "<image>\nWhat?"}], "image": "1.png"}, "images_not_set"),
+        ({"messages": [{"role": "user", "content": "<image>"}, ANSWER], "images": ["1.png"]}, "images_not_set"),
+        ({"messages": [{"role": "user", "content": [{"text": "a <image>"}]}, ANSWER], "image": "1"}, "images_not_set"),
+        ({"messages": [USER, ANSWER], "images": ["1.png"]}, "images_not_set"),  # trained as text without them
+        ({"messages": [{"role": "user", "content": "<video> What?"}, ANSWER], "videos": ["1.mp4"]}, "videos_not_set"),
+        ({"messages": [{"role": "user", "content": "<audio>"}, ANSWER], "audio": "1.wav"}, "audios_not_set"),
     ],
 )
 def test_what_is_not_a_chat_is_said_in_a_word(record, reason):

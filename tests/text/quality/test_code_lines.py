@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 from gristmill_testing.shared_data import corpus_records
 
-from gristmill.text.quality.counting import RequiredPasses, TextCounter
-from gristmill.text.quality.scores import SCORES
+from gristmill.text.quality.counting import SCORES, RequiredPasses, TextCounter
 
 # ruff: noqa: RUF001
 SCORE = SCORES["code_ratio"]
@@ -25,6 +24,11 @@ CODE = {
     "Shell": "#!/bin/sh\nfor f in *.txt; do\n  echo \"$f\"\ndone\n",
     "SQL in a string": 'query = """\nselect name from people\nwhere age is known\n"""\nrows = run(query)\n',
     "Lua": "local M = {}\nfunction M.add(a, b)\n  return a + b\nend\nreturn M\n",
+    "SQL": "SELECT name\nFROM people\nWHERE id > 3;\nINSERT INTO people VALUES (4);\n",
+    "Common Lisp": "(defun mean (numbers)\n  (let ((total 0))\n    (dolist (n numbers) (incf total n))))\n",
+    "assembly": "section .text\nadd_one:\n        mov     rax, [rdi]\n        inc     rax\n        ret\n",
+    "Fortran": "      SUBROUTINE SWAP(A, B)\n      REAL A, B, T\n! Exchange them\n      T = A\n      END\n",
+    "COBOL": "       MOVE WS-TOTAL TO WS-LAST\n       PERFORM READ-NEXT\n       DISPLAY WS-TOTAL\n",
 }  # fmt: skip
 PROSE = {
     "English": "It was the best of times, it was the worst of times.\nIf you can keep your head, that is good.\n",

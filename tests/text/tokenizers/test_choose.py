@@ -6,20 +6,12 @@ from gristmill_testing.small_tokenizers import changed, trained
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.user_cache.plan_cache import use_plan_cache
-from gristmill.text.tokenizers import (
-    TokenizerFiles,
-    choose,
-    choose_engine,
-    clear_engine_cache,
-    compare_engines,
-    confirm_on_sample,
-    find_tokenizer,
-    load_engine,
-    read_facts,
-)
-from gristmill.text.tokenizers.adversarial import make_adversarial_texts
-from gristmill.text.tokenizers.engines import fast
+from gristmill.storage.remembered_proofs import use_plan_cache
+from gristmill.text.tokenizers import choose, fast_engine
+from gristmill.text.tokenizers.choose import choose_engine, compare_engines, confirm_on_sample, make_adversarial_texts
+from gristmill.text.tokenizers.engine import EncodingError, clear_engine_cache, load_engine
+from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer, read_facts
+from gristmill.text.tokenizers.special_tokens import PlainTextEngine
 
 WORD_PIECE = ("made_word_piece", "bert_base_cased")  # fastokens does not know it
 
@@ -35,7 +27,7 @@ def wrong_from(monkeypatch):
     """A fast engine that is wrong for texts that hold a word."""
 
     def install(word):
-        right = fast.FastEngine._encode
+        right = fast_engine.FastEngine._encode
 
         def encode(self, texts):
             ids, offsets = right(self, texts)
@@ -45,7 +37,8 @@ def wrong_from(monkeypatch):
                     ids[offsets[index + 1] - 1] = 3
             return ids, offsets
 
-        monkeypatch.setattr(fast.FastEngine, "_encode", encode)
+        monkeypatch.setattr(fast_engine.FastEngine, "_encode", encode)
+        monkeypatch.setattr(choose, "_prove_in_limits", choose._prove)
 
     return install
 
@@ -75,6 +68,7 @@ def test_auto_takes_the_fast_engine_where_it_is_equal(tmp_path, specials_as_text
     assert choice.num_texts == len(make_adversarial_texts(["<|endoftext|>", "<|pad|>"]))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_real_tokenizers(name):
     choice = choose_engine(find_tokenizer(str(tokenizer_folder(name))), "auto", specials_as_text=True)
@@ -143,7 +137,7 @@ def stack_hungry(folder):
     """The fast engine loads it, but its regular expressions run out of stack on a long run of spaces."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [*[pre_tokenizers.Digits(individual_digits=True)] * 2, pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     trainer = trainers.BpeTrainer(
         vocab_size=300,
@@ -213,6 +207,35 @@ def test_a_fast_engine_that_fails_on_most_texts_is_not_chosen(tmp_path, monkeypa
     assert "cannot encode 2 of 2 texts" in fallen.why
 
 
+def replace_everywhere(data):
+    rule = {"type": "Replace", "pattern": {"Regex": ""}, "content": "ab"}
+    data["normalizer"] = {"type": "Sequence", "normalizers": [rule] * 6}
+
+
+@pytest.mark.parametrize("engine", ["auto", "tokenizers"])
+@pytest.mark.parametrize(
+    ("limit", "value", "message"),
+    [("_MAX_BYTES", 1 << 26, "ends the process|cannot be read|cannot encode"), ("_MAX_SECONDS", 1, "takes too long")],
+)
+def test_a_tokenizer_that_takes_all_memory_or_time_is_refused(tmp_path, monkeypatch, engine, limit, value, message):
+    files = changed(tmp_path, replace_everywhere)
+    monkeypatch.setattr(choose, limit, value)
+    with pytest.raises(UsageError, match=message):
+        choose_engine(files, engine, specials_as_text=True)
+
+
+def test_a_panic_while_tokens_are_located_is_an_error_of_the_text(tmp_path):
+    def split_at_backtracking(data):
+        pattern = {"Regex": "(a+)+$"}
+        data["pre_tokenizer"] = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+    files = changed(tmp_path, split_at_backtracking)
+    for engine in (load_engine(files), PlainTextEngine(files)):
+        with pytest.raises(EncodingError, match="cannot encode"):
+            engine.token_spans("a" * 40 + "b")
+        assert len(engine.token_spans("one")[0])
+
+
 def test_dropout_is_refused(tmp_path):
     made = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")], dropout=0.1))
     made.save(str(tmp_path / "tokenizer.json"))
@@ -224,7 +247,6 @@ def test_a_proof_is_remembered_and_loads_no_engine(tmp_path, plan_cache, monkeyp
     files = trained(tmp_path)
     with use_plan_cache():
         first = choose_engine(files, "auto", specials_as_text=True)
-        facts = read_facts(files)
         choose_engine(files, "tokenizers", specials_as_text=True)
         choose._prove_fast_engine.cache_clear()
         monkeypatch.setattr(choose, "load_engine", None)  # calling it would raise
@@ -232,9 +254,7 @@ def test_a_proof_is_remembered_and_loads_no_engine(tmp_path, plan_cache, monkeyp
         assert choose_engine(files, "auto", specials_as_text=True) == first
         assert choose_engine(files, "fastokens", specials_as_text=True) == first
         assert choose_engine(files, "tokenizers", specials_as_text=True).engine == "tokenizers"
-        assert read_facts(files) == facts
     assert sorted(path.name.rpartition("-")[0] for path in plan_cache.iterdir()) == [
-        "tokenizer-facts",
         "tokenizer-ids",
         "tokenizer-proof",
     ]
@@ -244,6 +264,7 @@ def test_another_tokenizer_or_policy_is_proved_again(tmp_path, plan_cache, monke
     with use_plan_cache():
         choose_engine(trained(tmp_path), "auto", specials_as_text=True)
         compared = []
+        monkeypatch.setattr(choose, "_prove_in_limits", choose._prove)
         monkeypatch.setattr(choose, "_find_problem", lambda *args, **kwargs: compared.append(args) or "it is wrong")
         assert choose_engine(trained(tmp_path), "auto", specials_as_text=False).engine == "tokenizers"
         changed_files = changed(tmp_path, lambda data: data["added_tokens"].pop())

@@ -7,7 +7,8 @@ import pytest
 from gristmill_testing.small_tokenizers import changed, trained
 
 from gristmill.core.errors import UsageError
-from gristmill.text.tokenizers import choose_engine, find_tokenizer, read_facts
+from gristmill.text.tokenizers.choose import choose_engine
+from gristmill.text.tokenizers.files import find_tokenizer, read_facts
 
 
 @pytest.fixture

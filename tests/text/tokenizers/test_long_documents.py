@@ -10,7 +10,8 @@ from gristmill_testing.small_tokenizers import trained
 CODE = """
 import resource, sys
 sys.path[:] = json.loads(sys.argv[1])
-from gristmill.text.tokenizers import find_tokenizer, load_engine
+from gristmill.text.tokenizers.engine import load_engine
+from gristmill.text.tokenizers.files import find_tokenizer
 text = " ".join(f"word{number} and {number * number}\\n" for number in range(2_400_000))[:60_000_000]
 assert len(text) == 60_000_000
 engine = load_engine(find_tokenizer(sys.argv[2]), sys.argv[3])

@@ -1,5 +1,7 @@
 """Training: the same texts give the same tokenizer, which transformers can load and which gives every text back."""
 
+import json
+
 import pytest
 from gristmill_testing.scripts import run
 from gristmill_testing.small_tokenizers import SENTENCES
@@ -7,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.text.tokenizers import find_tokenizer, load_engine, save_tokenizer, train_bpe
 from gristmill.text.tokenizers.check_tokenizer import check_tokenizer
+from gristmill.text.tokenizers.engine import load_engine
+from gristmill.text.tokenizers.files import find_tokenizer
+from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +25,7 @@ def folder(tmp_path_factory):
 def test_same_texts_same_bytes_in_any_process(folder):
     code = (
         "import sys; from gristmill_testing.small_tokenizers import SENTENCES;"
-        "from gristmill.text.tokenizers import train_bpe;"
+        "from gristmill.text.tokenizers.train import train_bpe;"
         "sys.stdout.write(train_bpe(SENTENCES * 5, vocab_size=320)['tokenizer.json'].decode())"
     )
     import sys
@@ -78,10 +82,23 @@ def test_nothing_is_overwritten_unasked(folder, tmp_path):
         save_tokenizer(other, tmp_path / "file", overwrite=True)
 
 
-def test_check(folder):
-    report = check_tokenizer(find_tokenizer(str(folder)), list(SENTENCES))
-    assert report.num_bytes == sum(len(text.encode()) for text in SENTENCES)
-    assert report.bytes_per_token == round(report.num_bytes / report.num_tokens, 3)
-    assert report.num_round_trips == report.num_adversarial
-    assert (report.engine, set(report.engines)) == ("fastokens", {"fastokens", "tokenizers"})
-    assert report.engines["fastokens"].megabytes_per_second > 0
+@pytest.mark.parametrize(
+    ("specials", "end", "begin"),
+    [
+        (["<|endoftext|>"], "<|endoftext|>", "<|endoftext|>"),
+        (["<|im_start|>", "<|im_end|>"], "<|im_end|>", None),
+        (["<|im_start|>", "<|im_end|>", "<|endoftext|>"], "<|endoftext|>", "<|endoftext|>"),
+        (["<|im_end|>", "<|im_start|>", "<|endoftext|>"], "<|im_end|>", None),
+        (["<pad>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"], "<eos>", "<bos>"),
+        (["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"], "<|end_of_text|>", "<|begin_of_text|>"),
+        (["<|mine|>", "<|image|>"], "<|mine|>", None),
+    ],
+)
+def test_tokens_begin_and_end_documents_as_their_names_say(specials, end, begin):
+    config = json.loads(train_bpe(["one fish"], vocab_size=270, special_tokens=specials)["tokenizer_config.json"])
+    assert (config["eos_token"], config.get("bos_token")) == (end, begin)
+
+
+def test_a_token_that_begins_turns_does_not_end_documents():
+    with pytest.raises(UsageError, match="none of the special tokens ends them"):
+        train_bpe(["one fish"], vocab_size=270, special_tokens=["<|im_start|>", "<|image|>"])

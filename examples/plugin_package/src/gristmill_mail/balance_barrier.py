@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
-from gristmill.pipeline.barriers.limit import FirstRows
+from gristmill.pipeline.barriers.limit_and_split import FirstRows
 from gristmill.pipeline.planning import fingerprint
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gristmill.exports.layout import ExportSplit, ShardSlot, Targets
-    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifest import Manifest
 
 
 class LinesFormat(ExportFormat):

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from gristmill.core.records import TEXT, StepResult
 from gristmill.core.step import LocalStep
-from gristmill.steps.records.put_columns import put_columns
+from gristmill.steps.edit_columns import put_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,1 +1,1 @@
-"""Commands that look at finished datasets, or write them in another form."""
+"""Commands on finished datasets: look at them, compare, explain, tune, verify, export and mix them."""

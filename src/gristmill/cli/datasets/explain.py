@@ -1,27 +1,48 @@
-"""`gristmill explain`: show what a recipe does with one record, and why."""
+"""Where a record came from and what became of it: `gristmill explain` and `gristmill trace`.
 
+`explain` sends one record through a recipe, `trace` finds the input of a record of a dataset. A removed document and
+the one kept in its place are shown side by side where the terminal is wide enough.
+"""
+
+import json
 import re
+import shutil
+import textwrap
+from dataclasses import asdict
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import click
 import msgspec
 
-from gristmill.cli.datasets.removed_pair import print_pair
-from gristmill.cli.options import json_option, recipe_argument
-from gristmill.cli.printing import format_short_number, to_one_line
-from gristmill.cli.summary import summary_width
-from gristmill.cli.tables import print_lines
+from gristmill.cli.options import dataset_argument, json_option, recipe_argument
+from gristmill.cli.printing import echo, format_short_number, print_json, to_one_line
+from gristmill.cli.tables import print_lines, summary_width
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Finding
 from gristmill.pipeline.inspecting.explain import Explanation, StepOutcome, explain
+from gristmill.pipeline.inspecting.trace import (
+    RemovedDocument,
+    Trace,
+    TracedOrigin,
+    read_removed_document,
+    trace,
+    trace_input,
+)
 from gristmill.recipe.load import load_recipe
+from gristmill.shards.dataset import Origin, open_dataset
+from gristmill.storage.stores.credentials import name_bucket
+
+_MAX_CHARS = 4000
+_MAX_LINES = 40
+_MIN_WIDTH = 80
 
 
 @click.command(epilog="Example: gristmill explain recipe.yaml data/web.jsonl:17")
 @recipe_argument
 @click.argument("place", metavar="FILE[:N]|ORIGIN")
 @json_option
-def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
+def explain_command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
     """Send record N of FILE through RECIPE and show every score, rule and decision, and which step drops the record.
 
     Records are numbered from 0, and 0 is the default. FILE is an input file of the recipe, or the folder of a finished
@@ -30,7 +51,7 @@ def command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: boo
     path, number = _parse_place(place)
     explanation = explain(load_recipe(recipe, overrides), path, number)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(explanation, enc_hook=str), indent=2))
+        print_json(msgspec.json.format(msgspec.json.encode(explanation, enc_hook=str), indent=2))
         return
     _print(explanation)
 
@@ -46,16 +67,16 @@ def _parse_place(place: str) -> tuple[str, int]:
 
 
 def _print(explanation: Explanation) -> None:
-    click.echo(f"source {explanation.source}, {explanation.file}, position {explanation.position:,}")
+    echo(f"source {explanation.source}, {explanation.file}, position {explanation.position:,}")
     for name, value in explanation.record.items():
         print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
     for number, outcome in enumerate(explanation.steps, 1):
         reason = f" as {to_one_line(outcome.reason)}" if outcome.reason else ""
-        click.echo(f"step {number}, {outcome.step}: {outcome.outcome}{reason}")
+        echo(f"step {number}, {outcome.step}: {outcome.outcome}{reason}")
         _print_findings(outcome)
     if explanation.removed is not None:
         print_pair(explanation.removed)
-    click.echo(_describe_end(explanation))
+    echo(_describe_end(explanation))
 
 
 def _describe_end(explanation: Explanation) -> str:
@@ -76,9 +97,9 @@ def _print_findings(outcome: StepOutcome) -> None:
     for word, name, value, threshold in rows:
         line = f"  {word:<5} {name}"
         if len(name) > names:  # a long name gets its own line
-            click.echo(line)
+            echo(line)
             line = ""
-        click.echo(f"{line:<{names + 8}}  {value:>{values}}  {threshold}".rstrip())
+        echo(f"{line:<{names + 8}}  {value:>{values}}  {threshold}".rstrip())
 
 
 def _format_row(finding: Finding) -> tuple[str, str, str, str]:
@@ -87,3 +108,89 @@ def _format_row(finding: Finding) -> tuple[str, str, str, str]:
     sign = {"min": "≥ ", "max": "≤ "}.get((finding.rule or "")[:3], "") if finding.threshold is not None else ""
     threshold = f"{sign}{format_short_number(finding.threshold)}"
     return word, finding.rule or finding.name, to_one_line(format_short_number(finding.value)), threshold
+
+
+@click.command(epilog="Example: gristmill trace out 17", context_settings={"ignore_unknown_options": True})
+@dataset_argument
+@click.argument("number", metavar="NUMBER|ORIGIN")
+@click.option("--split", help="Number the records of this split only.")
+@click.option("--removed", is_flag=True, help="Number the documents that deduplicate removed instead.")
+@click.option(
+    "--bucket",
+    "buckets",
+    multiple=True,
+    metavar="URL",
+    help="Read inputs in this bucket with your credentials: --bucket s3://corpus. May be repeated.",
+)
+@json_option
+def trace_command(
+    out: str, number: str, split: str | None, buckets: tuple[str, ...], *, removed: bool, as_json: bool
+) -> None:
+    """Trace record NUMBER of the dataset in OUT back to its input file, and read it there again.
+
+    Records are numbered from 0 in the order of the dataset; -1 is the last one. ORIGIN is SOURCE:FILE@POSITION, as in
+    the files in dropped/: the record at that position of the input is read. With --removed, NUMBER is a row of
+    dropped/duplicates.parquet: the removed document is shown next to the one kept in its place.
+    """
+    for bucket in buckets:
+        name_bucket(bucket)
+    dataset = open_dataset(out)
+    if not re.fullmatch(r"-?\d+", number):
+        if removed or split is not None:
+            raise UsageError(f"--{'removed' if removed else 'split'} takes the number of a record, not {number!r}")
+        traced: Trace | TracedOrigin | RemovedDocument = trace_input(dataset, number)
+    elif removed:
+        traced = read_removed_document(dataset, int(number))
+    else:
+        traced = trace(dataset.split(split) if split is not None else dataset, int(number))
+    if as_json:
+        print_json(json.dumps(asdict(traced), indent=2, default=str))
+    elif isinstance(traced, RemovedDocument):
+        print_pair(traced)
+    elif isinstance(traced, TracedOrigin):
+        _print_place(traced)
+    else:
+        echo(f"record {number}")
+        for name, value in traced.record.items():
+            print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
+        for place in traced.places:
+            _print_place(place)
+
+
+def _print_place(place: TracedOrigin) -> None:
+    origin = place.origin
+    echo(f"from source {origin.source}")
+    part = f", part {origin.part}" if origin.part else ""
+    echo(f"  {origin.path}, {place.position_kind} {origin.position:,}{part}")
+    if place.state != "unchanged":
+        change = "is missing" if place.state == "missing" else "has changed"
+        echo(f"  the input file {change}, so the record cannot be read from it")
+    elif place.original is None:
+        echo("  there is no record at this position")
+    else:
+        print_lines(f"was read as\n  {to_one_line(place.original, max_chars=2000)}", breaks_words=True)
+
+
+def print_pair(document: RemovedDocument) -> None:
+    """Print the origins, the similarity and both texts."""
+    kind = "similarity estimated from signatures:" if document.is_estimate else "similarity"
+    echo(f"removed as {document.reason}, {kind} {document.similarity:.4f}")
+    echo(f"removed: {_place(document.origin)}")
+    echo(f"survivor: {_place(document.survivor)}")
+    width = shutil.get_terminal_size().columns
+    if width < _MIN_WIDTH or document.text is None or document.survivor_text is None:
+        for text in (document.text, document.survivor_text):
+            echo(f"  {_format_text(text)}")
+        return
+    column = (width - 3) // 2
+    columns = [textwrap.wrap(_format_text(text), column) for text in (document.text, document.survivor_text)]
+    for left, right in islice(zip_longest(*columns, fillvalue=""), _MAX_LINES):
+        echo(f"{left:<{column}} {'|' if left == right else '≠'} {right}")
+
+
+def _place(origin: Origin) -> str:
+    return f"source {origin.source}, {origin.path}, position {origin.position:,}"
+
+
+def _format_text(text: str | None) -> str:
+    return "the input file has changed or is missing" if text is None else to_one_line(text, max_chars=_MAX_CHARS)

@@ -1,16 +1,26 @@
-"""`gristmill export`: write a dataset in another format."""
+"""Datasets in other forms: `gristmill export` writes one in another format, `gristmill mix` several as one."""
 
 import json
+import re
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option, ray_option
-from gristmill.cli.tables import print_lines
+from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option, ray_option, workers_option
+from gristmill.cli.plots import plot_mix, plot_option
+from gristmill.cli.printing import echo, print_json, quote_path
+from gristmill.cli.tables import print_lines, print_table
+from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.exports.formats import find_export_format, list_format_names
 from gristmill.exports.training import COLUMNS
 from gristmill.pipeline.jobs.export import export
+from gristmill.pipeline.jobs.mix_datasets import mix
+from gristmill.steps.mix import UNITS
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
@@ -47,13 +57,11 @@ from gristmill.pipeline.jobs.export import export
     help="Rows in a row group. Default: for parquet as many as 32 MiB hold, for megatron-bridge 500.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
-@click.option(
-    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
-)
+@workers_option
 @backend_option("processes", "Where tasks run.")
 @ray_option
 @json_option
-def command(
+def export_command(
     out: str,
     to: str,
     path: str | None,
@@ -101,18 +109,18 @@ def command(
             "nan_as_null": exported.nan_as_null,
             "commit": exported.commit,
         }
-        click.echo(json.dumps(facts, indent=2))
+        print_json(json.dumps(facts, indent=2))
         return
     for name, num_bytes in sizes.items():
-        click.echo(f"{name}  {format_bytes(num_bytes)}")
+        echo(f"{name}  {format_bytes(num_bytes)}")
     rows = ", ".join(f"{split} {count:,}" for split, count in exported.rows.items())
-    click.echo(f"done: rows {rows}; {format_count(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}")
+    echo(f"done: rows {rows}; {format_count(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}")
     if exported.commit:
-        click.echo(f"commit: {exported.commit}")
+        echo(f"commit: {exported.commit}")
     if exported.nan_as_null:
-        click.echo(f"nan_as_null: {exported.nan_as_null:,} numbers (NaN, infinity) became null: JSON has none")
+        echo(f"nan_as_null: {exported.nan_as_null:,} numbers (NaN, infinity) became null: JSON has none")
     for usage in exported.usage:
-        click.echo(f"usage: {usage}")
+        echo(f"usage: {usage}")
     for note in exported.notes:
         print_lines(f"note: {note}")
 
@@ -126,7 +134,7 @@ def _parse_licences(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def _choose_default_path(out: str, to: str) -> Path:
-    """Choose a folder beside the dataset and, unless the format takes a folder, the beginning of the files' names.
+    """Choose a folder next to the dataset and, unless the format takes a folder, the beginning of the files' names.
 
     The files of a dataset on a store go to the current folder.
     """
@@ -134,3 +142,105 @@ def _choose_default_path(out: str, to: str) -> Path:
     folder = place.absolute()
     exported = place.parent / f"{folder.name}-{to}"
     return exported if find_export_format(to).folder_suffixes else exported / folder.name
+
+
+class Count(click.ParamType[int]):
+    """A large number with an optional suffix: 300M, 1.5B."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a number of rows or tokens: `1.5B` is 1,500,000,000."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBGT]?)", str(value).replace("_", "").replace(",", "").upper())
+        if not match:
+            self.fail(f"{value!r} is not a size: write 5000, 300M or 1.5B", param, ctx)
+        return round(float(match[1]) * _UNITS[match[2]])
+
+
+class Input(click.ParamType[tuple[str, str, float]]):
+    """A dataset with its name and weight."""
+
+    name = "name=folder:weight"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, float]:
+        """Parse an input such as `web=out/web:0.7`."""
+        match = re.fullmatch(r"([\w.-]+)=(.+):(\d+(?:\.\d*)?|\.\d+)", str(value))
+        if not match:
+            self.fail(f"{value!r} is not an input: write web=out/web:0.7", param, ctx)
+        return match[1], match[2], float(match[3])
+
+
+@click.command(epilog="Example: gristmill mix out/mixed web=out/web:0.7 code=out/code:0.3 --size 1.5B --max-epochs 2")
+@click.argument("out", type=click.Path())
+@click.argument("inputs", nargs=-1, required=True, type=Input())
+@click.option("--size", type=Count(), required=True, help="Size of the result: 5000, 300M, 1.5B.")
+@click.option("--by", type=Choice(UNITS), default="tokens", show_default=True, help="Unit of weights and size.")
+@click.option("--max-epochs", type=float, default=1.0, show_default=True, help="How often a source may be repeated.")
+@click.option("--split", default="train", show_default=True, help="Split of the inputs.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the random choice in an incomplete epoch."
+)
+@click.option(
+    "--no-interleave",
+    "interleave",
+    flag_value=False,
+    default=True,
+    help="Write a folder for each source instead of one lane.",
+)
+@workers_option
+@backend_option("auto", "Where tasks run. auto: small mixes in this process, all others in worker processes.")
+@ray_option
+@plot_option
+@json_option
+def mix_command(
+    out: str,
+    inputs: tuple[tuple[str, str, float], ...],
+    size: int,
+    by: str,
+    max_epochs: float,
+    split: str,
+    seed: int,
+    workers: int | None,
+    backend: str,
+    ray_address: str | None,
+    plot: str | None,
+    *,
+    interleave: bool,
+    as_json: bool,
+) -> None:
+    """Write the datasets INPUTS to OUT, in the proportions of their weights.
+
+    They are interleaved in one lane, train/mixed, so that every prefix of it holds each source in its share. Whole
+    epochs of a source are taken first, and the rest is a random choice. A size that the inputs cannot fill is refused,
+    and the largest possible size is named. Training with Stream needs no such copy: it mixes while it reads.
+    """
+    datasets = {name: (folder, weight) for name, folder, weight in inputs}
+    if len(datasets) < len(inputs):
+        raise UsageError("two inputs have the same name", help="each input becomes a source: give them different names")
+    shares = mix(
+        datasets,
+        out,
+        size=size,
+        by=by,
+        max_epochs=max_epochs,
+        split=split,
+        seed=seed,
+        interleave=interleave,
+        workers=workers or "auto",
+        backend=backend,
+        ray_address=ray_address,
+    )
+    if plot is not None:
+        plot_mix(plot, shares, by)
+    if as_json:
+        print_json(json.dumps([{**asdict(share), "epochs": share.epochs} for share in shares], indent=2))
+        return
+    total = sum(share.taken for share in shares)
+    rows = [
+        (share.source, f"{share.wanted:,}", f"{share.taken:,}", f"{share.taken / total:.2%}", f"{share.epochs:.3f}")
+        for share in shares
+    ]
+    print_table(("source", "wanted", by, "share", "epochs"), rows)
+    echo(f"done: {total:,} {by} in {out}; next: gristmill verify {quote_path(out)}")

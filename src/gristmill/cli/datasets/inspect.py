@@ -1,14 +1,17 @@
-"""`gristmill inspect`: show what a dataset holds."""
+"""What a dataset holds: `gristmill inspect` shows it, `report` writes its report, `verify` checks every file."""
 
 import json
+from contextlib import nullcontext
+from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.cli.printing import quote_path, to_one_line
+from gristmill.cli.printing import echo, print_json, quote_path, to_one_line
 from gristmill.cli.tables import (
     print_books,
     print_contamination,
@@ -18,9 +21,15 @@ from gristmill.cli.tables import (
     print_tokens,
 )
 from gristmill.core.quantities import format_bytes, format_count
+from gristmill.core.recipe import DEFAULT_SAMPLES, MAX_SAMPLES
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.pipeline.publishing.clean import lock_output
+from gristmill.report.write import load_report, write_report
+from gristmill.runtime.process import block_pandas_import
 from gristmill.shards.dataset import Dataset, open_dataset
+from gristmill.shards.derived_files import REPORT, REPORT_PAGE, encode_report
 from gristmill.shards.token_rows import CHATS, LENGTHS
+from gristmill.shards.verify import verify
 
 _EXAMPLE_CHARS = 2000
 _DOCUMENT_CHARS = 300
@@ -38,7 +47,7 @@ _DOCUMENT_CHARS = 300
     "--quarantine", "of_quarantine", is_flag=True, help="Show quarantined records, and why they were quarantined."
 )
 @json_option
-def command(
+def inspect_command(
     out: str, num_records: int, split: str | None, *, details: bool, ids: bool, of_quarantine: bool, as_json: bool
 ) -> None:
     """Show the columns, counts, books and first records of the dataset in OUT.
@@ -53,11 +62,11 @@ def command(
     else:
         records = [_readable(dataset, number, ids=ids) for number in range(min(num_records, len(dataset)))]
     if as_json:
-        click.echo(json.dumps({**_collect_facts(dataset), "records": records}, indent=2, default=str))
+        print_json(json.dumps({**_collect_facts(dataset), "records": records}, indent=2, default=str))
         return
     _print(dataset, details=details)
     if of_quarantine and not dataset.manifest.quarantine.counts:
-        click.echo("nothing was quarantined")
+        echo("nothing was quarantined")
     for number, record in enumerate(records):
         if of_quarantine:
             _print_record(f"quarantined {number}", record)
@@ -66,7 +75,7 @@ def command(
         else:
             _print_record(f"record {number}", record)
     target = quote_path(out)
-    click.echo(f"next: gristmill verify {target}, or gristmill trace {target} 0 to find the input of a record")
+    echo(f"next: gristmill verify {target}, or gristmill trace {target} 0 to find the input of a record")
 
 
 def _readable(dataset: Dataset, number: int, *, ids: bool) -> dict[str, Any]:
@@ -140,7 +149,7 @@ def _print(dataset: Dataset, *, details: bool) -> None:
 
 
 def _print_record(title: str, record: dict[str, Any]) -> None:
-    click.echo(title)
+    echo(title)
     for name, value in record.items():
         print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
 
@@ -148,15 +157,15 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
 def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
     """Print the text of a row, document by document. In chats, trained text is in brackets, on a terminal in color."""
     lengths = record["lengths"]
-    click.echo(f"record {number}: {format_count(len(lengths), 'document')}, {format_count(sum(lengths), 'token')}")
+    echo(f"record {number}: {format_count(len(lengths), 'document')}, {format_count(sum(lengths), 'token')}")
     if dataset.manifest.kind == CHATS:
-        click.echo("  trained text is in ⟦ ⟧:")
+        echo("  trained text is in ⟦ ⟧:")
         _print_trained_text(dataset, number)
     else:
         left = _EXAMPLE_CHARS
         for text, length in zip(record["documents"], lengths, strict=True):
             if left <= 0:
-                click.echo("  …")
+                echo("  …")
                 break
             visible_text = to_one_line(text, min(left, _DOCUMENT_CHARS))
             print_lines(f"  {format_count(length, 'token')}: {visible_text}", breaks_words=True)
@@ -173,6 +182,78 @@ def _print_trained_text(dataset: Dataset, number: int) -> None:
         click.echo(click.style(f"⟦{visible_text}⟧", fg="green") if trained else visible_text, nl=False)
         left -= len(text)
         if left <= 0:
-            click.echo(" …", nl=False)
+            echo(" …", nl=False)
             break
-    click.echo()
+    echo()
+
+
+@click.command(epilog="Example: gristmill report out --samples 0")
+@dataset_argument
+@click.option(
+    "--samples",
+    type=click.IntRange(min=0, max=MAX_SAMPLES),
+    help="Records of each kind to show; 0: none. Default: as in the report that is there; none if it cannot be read.",
+)
+@json_option
+def report_command(out: str, samples: int | None, *, as_json: bool) -> None:
+    """Write report.html and report.json of the dataset in OUT.
+
+    Every run writes them, too. The page needs no network and no other file. It says how many records it holds.
+    """
+    folder = open_dataset(out).folder
+    # A run that is ending writes the report, too, with its times: one after the other.
+    with lock_output(folder) if isinstance(folder, Path) else nullcontext():
+        _rewrite_report(open_dataset(folder), samples, as_json=as_json)
+
+
+def _rewrite_report(dataset: Dataset, samples: int | None, *, as_json: bool) -> None:
+    old = load_report(dataset.folder)
+    wanted = old.samples.wanted if old is not None and old.samples is not None else None
+    # Records that no one asked for are not shown: the recipe may have forbidden it with `samples: 0`.
+    is_unknown = samples is None and wanted is None
+    if samples is None:
+        samples = wanted or 0
+    run = old.run if old is not None and old.dataset_hash == dataset.manifest.dataset_hash else None
+    report = write_report(dataset.folder, dataset.manifest, "report", samples=samples, run=run, reads_store=True)
+    if as_json:
+        echo(encode_report(report).decode(), nl=False)
+        return
+    num_records = report.samples.num_records if report.samples is not None else 0
+    size = format_bytes(report.page.bytes) if report.page is not None else ""
+    print_lines(f"{dataset.folder / REPORT_PAGE}: {size}, holds {format_count(num_records, 'record')} of the data")
+    print_lines(f"{dataset.folder / REPORT}: all numbers")
+    if is_unknown:
+        print_lines(
+            "no records are shown: no earlier report says how many are wanted. "
+            f"For up to {DEFAULT_SAMPLES} of each kind: --samples {DEFAULT_SAMPLES}"
+        )
+
+
+@click.command(epilog="Example: gristmill verify out")
+@dataset_argument
+@json_option
+def verify_command(out: str, *, as_json: bool) -> None:
+    """Check the whole dataset in OUT: every checksum, row count, origin and account.
+
+    Exits with 1 and names each damaged file if something is not as it was written.
+    """
+    block_pandas_import()
+    verification = verify(out)
+    if as_json:
+        print_json(json.dumps({"ok": bool(verification), **asdict(verification)}, indent=2))
+    else:
+        for problem in verification.problems:
+            print_lines(f"damaged: {problem}")
+        checked = ", ".join(
+            (
+                format_count(verification.num_shards, "shard"),
+                format_count(verification.num_rows, "record"),
+                format_bytes(verification.num_bytes),
+            )
+        )
+        outcome = format_count(len(verification.problems), "problem") if verification.problems else "all as written"
+        print_lines(f"{outcome}: {checked} in {out}")
+        if not verification:
+            print_lines("help: restore the files from a copy, or rebuild the dataset with --overwrite")
+    if not verification:
+        click.get_current_context().exit(1)

@@ -7,14 +7,15 @@ import click
 import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
-from gristmill.cli.printing import format_short_number, quote_path, to_one_line
+from gristmill.cli.printing import format_short_number, print_json, quote_path, to_one_line
 from gristmill.cli.tables import print_lines, print_table
 from gristmill.core.errors import UsageError
+from gristmill.core.quantities import format_share
 from gristmill.pipeline.inspecting.tune import QUANTILES, SourceTuning, ThresholdChange, list_overrides, tune
 from gristmill.recipe.dump import dump_recipe
 from gristmill.recipe.load import load_recipe
 from gristmill.recipe.yaml_tree import parse_value
-from gristmill.runtime.pandas_free import block_pandas_import
+from gristmill.runtime.process import block_pandas_import
 from gristmill.storage.commit import write_file
 
 
@@ -33,7 +34,9 @@ from gristmill.storage.commit import write_file
 @click.option("--recipe", type=click.Path(), help="The recipe that made the dataset, for --write.")
 @click.option("--write", "new_recipe", type=click.Path(), help="Write the recipe with the new thresholds to this file.")
 @json_option
-def command(out: str, settings: tuple[str, ...], recipe: str | None, new_recipe: str | None, *, as_json: bool) -> None:
+def tune_command(
+    out: str, settings: tuple[str, ...], recipe: str | None, new_recipe: str | None, *, as_json: bool
+) -> None:
     """Show what the filters of the dataset in OUT measured, and what other thresholds would keep.
 
     Reads the scores that the run has kept, and no text. Effects on steps that measure nothing are not included.
@@ -51,7 +54,7 @@ def command(out: str, settings: tuple[str, ...], recipe: str | None, new_recipe:
             raise UsageError(f"{new_recipe} exists", help="choose another name, or remove it first")
         write_file(Path(new_recipe), dump_recipe(load_recipe(recipe, overrides)).encode(), "tune")
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(tuning), indent=2))
+        print_json(msgspec.json.format(msgspec.json.encode(tuning), indent=2))
         return
     for source in tuning.sources:
         _print_source(source, is_changed=bool(changes))
@@ -80,15 +83,13 @@ def _parse_setting(setting: str) -> ThresholdChange:
 
 
 def _print_source(source: SourceTuning, *, is_changed: bool) -> None:
-    outcome = (
-        f"{source.kept:,} of {source.documents:,} documents pass the filters ({_share(source.kept, source.documents)})"
-    )
+    share = format_share(source.kept, source.documents)
+    outcome = f"{source.kept:,} of {source.documents:,} documents pass the filters ({share})"
     print_lines(f"source {to_one_line(source.source)}, stage {source.stage}: {outcome}")
     if is_changed:
         more = f", and up to {source.unscored:,} more that later filters have not scored" if source.unscored else ""
-        print_lines(
-            f"  with the new thresholds: {source.kept_then:,} ({_share(source.kept_then, source.documents)}){more}"
-        )
+        share = format_share(source.kept_then, source.documents)
+        print_lines(f"  with the new thresholds: {source.kept_then:,} ({share}){more}")
     print_table(
         ("rule", "threshold", "broken by", "alone", *(f"{share:.0%}" for share in QUANTILES[1:6:2]), "would keep"),
         (
@@ -98,7 +99,9 @@ def _print_source(source: SourceTuning, *, is_changed: bool) -> None:
                 f"{rule.broken:,}",
                 f"{rule.alone:,}",
                 *(format_short_number(value) for value in rule.quantiles[1:6:2]),
-                ", ".join(f"{_share(count, rule.reached)} at {at}" for at, count in list(rule.would_keep.items())[:3]),
+                ", ".join(
+                    f"{format_share(count, rule.reached)} at {at}" for at, count in list(rule.would_keep.items())[:3]
+                ),
             )
             for rule in source.rules
         ),
@@ -108,7 +111,7 @@ def _print_source(source: SourceTuning, *, is_changed: bool) -> None:
         print_lines(f"  broken together: {pairs}")
     if len(source.by_language) > 1:
         languages = ", ".join(
-            f"{to_one_line(language)} {_share(counts['kept'], counts['documents'])} of {counts['documents']:,}"
+            f"{to_one_line(language)} {format_share(counts['kept'], counts['documents'])} of {counts['documents']:,}"
             for language, counts in source.by_language.items()
         )
         print_lines(f"  kept by language: {languages}")
@@ -117,7 +120,3 @@ def _print_source(source: SourceTuning, *, is_changed: bool) -> None:
             word = "kept" if example.is_kept else "dropped"
             value = format_short_number(example.value)
             print_lines(f"  near {rule.step}.{rule.rule}: {word} at {value}, {to_one_line(example.place)}")
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "0.0%"

@@ -1,1 +1,1 @@
-"""Commands that make datasets: run and what belongs to it, plan, bench, status, clean, demo, init, dedup."""
+"""Commands on recipes and runs: write a recipe, plan, run and measure it, watch a run, clean up after it."""

@@ -6,15 +6,16 @@ from typing import Any
 
 import click
 
-from gristmill.cli.options import Choice, json_option
-from gristmill.cli.running.run_recipe import describe_result, print_accounts, print_outcome
+from gristmill.cli.options import Choice, json_option, workers_option
+from gristmill.cli.printing import print_json
+from gristmill.cli.running.run import describe_result, print_accounts, print_outcome
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.options import RunOptions
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.formats.shard_format import FORMATS
 from gristmill.steps.deduplicate.deduplicate import KINDS, VERIFY, Deduplicate
-from gristmill.steps.read import Read
+from gristmill.steps.read.read import Read
 from gristmill.steps.write import Write
 
 
@@ -69,13 +70,11 @@ from gristmill.steps.write import Write
     show_default=True,
     help="Stop if a cluster of duplicates would be larger.",
 )
-@click.option(
-    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
-)
+@workers_option
 @click.option("--update", is_flag=True, help="Rebuild a changed dataset, reusing shards that are still valid.")
 @click.option("--overwrite", is_flag=True, help="Rebuild the dataset from scratch.")
 @json_option
-def command(
+def dedup_command(
     documents: str,
     out: str,
     against: str | None,
@@ -106,7 +105,7 @@ def command(
     options = RunOptions(workers=workers or "auto", update=update, overwrite=overwrite)
     result = run_recipe(recipe, options)
     if as_json:
-        click.echo(json.dumps(describe_result(result, monotonic() - started), indent=2))
+        print_json(json.dumps(describe_result(result, monotonic() - started), indent=2))
     else:
         print_accounts(result)
         print_outcome(result, monotonic() - started)

@@ -1,16 +1,27 @@
-"""`gristmill run`: the command and its options.
+"""`gristmill run`: run a recipe and print what happened to every record.
 
-Workers are started before the run itself is imported (`run_recipe`): their imports take as long as its own.
+With `--debug` it shows a few records step by step, and the exception of a user's function where it happens.
 """
 
+import json
 import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from time import monotonic
+from types import TracebackType
 from typing import Literal
 
 import click
+import msgspec
 
+import gristmill
 from gristmill.cli.options import (
     Choice,
+    Duration,
     backend_option,
     endpoint_option,
     json_option,
@@ -18,18 +29,37 @@ from gristmill.cli.options import (
     ray_option,
     recipe_argument,
     take_over_option,
+    workers_option,
 )
-from gristmill.cli.running.early_workers import start_workers_early
+from gristmill.cli.printing import echo, format_command, print_json, quote_path
+from gristmill.cli.tables import (
+    print_books,
+    print_contamination,
+    print_duplicates,
+    print_lines,
+    print_tokens,
+    print_wrapped,
+)
 from gristmill.core.errors import UsageError
-from gristmill.engine.machine.pinning import PINS, Pin
-from gristmill.engine.observing.events import EventLog
-from gristmill.runtime.compute_functions import make_compute_functions_on_demand
+from gristmill.core.quantities import format_bytes, format_count
+from gristmill.core.recipe import runs_user_code
+from gristmill.engine.machine import PINS, Pin
+from gristmill.engine.observer import EventLog
+from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
+from gristmill.pipeline.planning.plan import Plan
+from gristmill.pipeline.run import RunResult, run_recipe
+from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.recipe.load import load_recipe
+from gristmill.runtime.process import block_pandas_import
+from gristmill.shards.derived_files import REPORT_PAGE
+from gristmill.shards.manifest import Manifest
+from gristmill.storage.locations import parse_location
 
 _MONITORS = ("terminal", "web")
 
 
 class MonitorCommand(click.Command):
-    """A command whose option `--monitor` needs no value: click would take the recipe behind it for one."""
+    """A command whose option `--monitor` needs no value: click would take the recipe after it for one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = [
@@ -42,9 +72,7 @@ class MonitorCommand(click.Command):
 @click.command(cls=MonitorCommand, epilog="Example: gristmill run recipe.yaml --workers 4 --limit 1000")
 @recipe_argument
 @limit_option
-@click.option(
-    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: as many as this machine allows."
-)
+@workers_option
 @backend_option("auto", "Where tasks run. auto: small jobs in this process, all others in worker processes.")
 @click.option(
     "--pin",
@@ -78,6 +106,12 @@ class MonitorCommand(click.Command):
 @click.option("--events", type=click.Path(dir_okay=False), help="Write a log of events to this file, as JSON lines.")
 @ray_option
 @click.option(
+    "--wait-for-nodes",
+    type=Duration(),
+    metavar="TIME",
+    help="With --backend ray: how long to wait for a node with room: 15m. Default: 10m if there is no node, else 60s.",
+)
+@click.option(
     "--stall-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=900.0,
@@ -89,7 +123,7 @@ class MonitorCommand(click.Command):
 @take_over_option
 @endpoint_option
 @json_option
-def command(
+def run_command(
     recipe: str,
     overrides: tuple[str, ...],
     limit: int | None,
@@ -99,6 +133,7 @@ def command(
     timeout: float | None,
     events: str | None,
     ray_address: str | None,
+    wait_for_nodes: float | None,
     monitor: Literal["terminal", "web"] | None,
     monitor_port: int,
     stall_timeout: float,
@@ -140,34 +175,198 @@ def command(
     # This process does no algebra: BLAS would start a thread for each core, which takes 50 ms.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if debug or use_pdb:
-        from gristmill.cli.running.debug import run_debug  # noqa: PLC0415  (imports a debugger)
-
         run_debug(recipe, overrides, limit=limit, use_pdb=use_pdb)
         return
     started = monotonic()
-    with start_workers_early(recipe, overrides, workers=workers, backend=backend, pin=pin) as pool:
-        # Imported while the workers start.
-        make_compute_functions_on_demand()
-        from gristmill.cli.running.run_recipe import Output, run_and_print  # noqa: PLC0415
-        from gristmill.pipeline.stages.options import RunOptions  # noqa: PLC0415
+    options = RunOptions(
+        workers=workers or "auto",
+        backend=backend,
+        timeout=timeout,
+        allow_endpoints=allow_endpoints,
+        ray_address=ray_address,
+        wait_for_nodes=wait_for_nodes,
+        stall_timeout=stall_timeout,
+        stop_on_stall=stop_on_stall,
+        pin=pin,
+        update=update,
+        overwrite=overwrite,
+        keep_work=keep_work,
+        take_over=take_over,
+        progress=False if quiet else None,
+        monitor=monitor or False,
+        monitor_port=monitor_port,
+        events=EventLog(events) if events else None,
+    )
+    output = Output(started, quiet=quiet, verbose=verbose, as_json=as_json)
+    run_and_print(recipe, overrides, options, output, limit=limit, work=work)
 
-        options = RunOptions(
-            workers=workers or "auto",
-            backend=backend,
-            timeout=timeout,
-            allow_endpoints=allow_endpoints,
-            ray_address=ray_address,
-            stall_timeout=stall_timeout,
-            stop_on_stall=stop_on_stall,
-            pin=pin,
-            update=update,
-            overwrite=overwrite,
-            keep_work=keep_work,
-            take_over=take_over,
-            progress=False if quiet else None,
-            monitor=monitor or False,
-            monitor_port=monitor_port,
-            events=EventLog(events) if events else None,
+
+@dataclass(frozen=True)
+class Output:
+    """The form in which a run is printed, and how much of it."""
+
+    started: float
+    """When the command began."""
+    quiet: bool
+    verbose: bool
+    as_json: bool
+
+
+def run_and_print(
+    recipe: str,
+    overrides: Sequence[str],
+    options: RunOptions,
+    output: Output,
+    *,
+    limit: int | None,
+    work: str | None,
+) -> None:
+    """Run a recipe, and print what happened to every record."""
+    loaded = load_recipe(recipe, overrides)
+    if work is not None:  # relative to the current folder, as all paths of a command are
+        loaded = msgspec.structs.replace(loaded, work=work and str(parse_location(work).absolute()))
+    if not runs_user_code(step for _, step in loaded.all_steps()):
+        block_pandas_import()
+    show_plan = partial(_show_plan, quiet=output.quiet, verbose=output.verbose)
+    try:
+        result = run_recipe(loaded, options, limit=limit, show_plan=show_plan)
+    except KeyboardInterrupt:  # SIGTERM too: see `Stopped` in cli.main
+        echo("stopped; finished work is kept", err=True)
+        backend = None if options.backend == "auto" else options.backend
+        places = {"--backend": backend, "--ray-address": options.ray_address, "--work": work}
+        command = format_command("run", recipe, overrides, limit, places)
+        echo(f"  help: to resume, run the same command: {command}", err=True)
+        raise
+    seconds = monotonic() - output.started
+    if output.as_json:
+        print_json(json.dumps(describe_result(result, seconds), indent=2))
+    else:
+        if not output.quiet:
+            print_accounts(result, details=output.verbose)
+        print_outcome(result, seconds)
+
+
+def _show_plan(plan: Plan, *, quiet: bool, verbose: bool) -> None:
+    outline = plan.outline()
+    if not outline.fits:
+        needed, free = format_bytes(outline.needed_bytes), format_bytes(outline.free_bytes)
+        print_lines(f"warning: this run may need up to {needed} of disk space, but only {free} are free", err=True)
+    if verbose:
+        print_lines(str(plan), err=True)
+    elif not quiet:
+        for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
+            names = [source.name for source in plan.sources if note in source.notes]
+            where = "" if len(names) == len(plan.sources) else f"{', '.join(names)}: "
+            print_lines(f"note: {where}{note}", err=True)
+
+
+def _count_rows(manifest: Manifest) -> dict[str, int]:
+    rows = dict.fromkeys(manifest.splits, 0)
+    for split, _, shard in manifest.shards():
+        rows[split] += shard.rows
+    return rows
+
+
+def describe_result(result: RunResult, seconds: float) -> dict[str, object]:
+    """Return the result of a run as plain values, for `--json`."""
+    manifest = result.manifest
+    return {
+        "output": str(result.output),
+        "up_to_date": result.was_up_to_date,
+        "seconds": round(seconds, 3),
+        "dataset_hash": manifest.dataset_hash,
+        "environment_dependent": manifest.environment_dependent,
+        "rows": _count_rows(manifest),
+        "num_shards": sum(1 for _ in manifest.shards()),
+        "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
+        "books": msgspec.to_builtins(result.books),
+        "warnings": list(result.warnings),
+        "store_use": None if result.store_use is None else result.store_use._asdict(),
+        "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
+        "decontaminated": [msgspec.to_builtins(step) for step in manifest.decontaminated],
+        "quarantine": {
+            "counts": manifest.quarantine.counts,
+            "files": [file.path for file in manifest.quarantine.files],
+        },
+    }
+
+
+def print_accounts(result: RunResult, *, details: bool = False) -> None:
+    """Print what happened to every record."""
+    manifest = result.manifest
+    print_books(result.books, details=details, more=f"gristmill inspect {quote_path(result.output)} --details")
+    print_tokens(manifest)
+    print_duplicates(manifest)
+    print_contamination(manifest)
+
+
+def _print_quarantine(result: RunResult) -> None:
+    quarantine = result.manifest.quarantine
+    for source, counts in quarantine.counts.items():
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+        print_wrapped(f"quarantined from {source}: {reasons}")
+    command = f"gristmill inspect {quote_path(result.output)} --quarantine"
+    for file in quarantine.files:
+        print_wrapped(f"  see {result.output / file.path}, or: {command}")
+
+
+def print_outcome(result: RunResult, seconds: float) -> None:
+    """Print what was quarantined, the warnings and the size of the dataset."""
+    manifest = result.manifest
+    _print_quarantine(result)
+    for warning in result.warnings:
+        print_wrapped(f"warning: {warning}")
+    if manifest.environment_dependent:
+        print_wrapped(
+            "note: some records were quarantined because of limits of this machine; another run may keep them"
         )
-        output = Output(started, quiet=quiet, verbose=verbose, as_json=as_json)
-        run_and_print(recipe, overrides, options, output, limit=limit, work=work, pool=pool)
+    if (use := result.store_use) is not None:
+        reads = f"{format_count(use.reads, 'read')} of {format_bytes(use.mean_read_bytes)} on average"
+        if use.intermediate_reads:
+            mean = format_bytes(use.mean_intermediate_bytes)
+            reads += f", {use.intermediate_reads:,} of them of intermediate data, of {mean}"
+        print_wrapped(f"stores: {reads}; tasks waited {use.wait_share:.0%} of their time")
+    rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _count_rows(manifest).items())
+    num_shards = sum(1 for _ in manifest.shards())
+    num_bytes = format_bytes(sum(shard.bytes for _, _, shard in manifest.shards()))
+    outcome = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
+    print_wrapped(f"{outcome}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
+    if not any(_count_rows(manifest).values()):
+        print_wrapped("the dataset is empty: the table shows which step removed the records")
+    echo(f"report: {result.output}/{REPORT_PAGE}")
+    echo(f"next: gristmill inspect {quote_path(result.output)}")
+
+
+def run_debug(recipe: str, overrides: Sequence[str], *, limit: int | None, use_pdb: bool) -> None:
+    """Run in debug mode. An exception of a user's function ends the command with exit code 1."""
+    loaded = load_recipe(recipe, overrides)
+    try:
+        result = run_in_debug_mode(loaded, partial(print_lines, breaks_words=True), limit=limit)
+    except FunctionFailedError as failed:
+        frames = _list_user_frames(failed.error.__traceback__)
+        if frames is None:
+            echo(failed.traceback, err=True, nl=False)
+        echo("".join(traceback.format_exception(type(failed.error), failed.error, frames)), err=True, nl=False)
+        if use_pdb and frames is not None:
+            import pdb  # noqa: PLC0415, T100  (a debugger is rarely asked for)
+
+            pdb.post_mortem(frames)
+        elif use_pdb:
+            print_lines(
+                "--pdb: the function ran in a worker process, because chat templates of models run there; to debug it, "
+                "use a recipe without the step render",
+                err=True,
+            )
+        sys.exit(1)
+    num_rows = sum(shard.rows for _, _, shard in result.manifest.shards())
+    print_lines(f"no exception; {format_count(num_rows, 'row')}")
+    echo(f"next: gristmill run {quote_path(recipe)}")
+
+
+def _list_user_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Cut the traceback so that it starts at the user's function; keep all of it if it ends in this package."""
+    own_folder = str(Path(gristmill.__file__).parent)
+    user_frames = frames
+    while user_frames is not None and user_frames.tb_frame.f_code.co_filename.startswith(own_folder):
+        user_frames = user_frames.tb_next
+    return user_frames or frames

@@ -1,33 +1,41 @@
-"""`gristmill status`: what a run is doing, read from its work folder, or a run again, read from its log of events."""
+"""What is known of a run from outside: `gristmill status` and `gristmill clean`.
 
+`status` shows what a run is doing, read from its work folder, or replays one from its log of events. `clean` removes
+what an interrupted run left behind.
+"""
+
+import json
 import os
 import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 import msgspec
 
-from gristmill.cli.options import dataset_argument, json_option
-from gristmill.cli.printing import quote_path
+from gristmill.cli.options import dataset_argument, json_option, take_over_option
+from gristmill.cli.printing import echo, print_json, quote_path
 from gristmill.cli.tables import print_lines, print_wrapped
 from gristmill.core.errors import UsageError
-from gristmill.pipeline.monitoring.replay import read_replay
-from gristmill.pipeline.monitoring.run_status import RunStatus, read_status
-from gristmill.pipeline.monitoring.text_view import render_status, summarize_status, to_text
-from gristmill.pipeline.monitoring.views import TerminalView
+from gristmill.core.quantities import format_bytes, format_count
+from gristmill.pipeline.monitoring.run_status import RunStatus, read_replay, read_status
+from gristmill.pipeline.monitoring.views import TerminalView, render_status, summarize_status, to_text
+from gristmill.pipeline.publishing.clean import clean
 from gristmill.pipeline.work_folder import find_intermediate_folder
-from gristmill.storage.leases.file_systems import is_shared_file_system
+from gristmill.storage.leases import is_shared_file_system
 from gristmill.storage.locations import Location, parse_location
 from gristmill.storage.lock import is_locked
+from gristmill.storage.stores.credentials import name_bucket
 
 _SILENT_SECONDS = 60.0
 """A run that has written nothing for this long has probably ended."""
 _MAX_WAIT_SECONDS = 60.0
 _FOLLOW_SECONDS = 1.0
+_MAX_LISTED = 10
 
 
 @click.command(epilog="Example: gristmill status out --follow")
@@ -42,7 +50,7 @@ _FOLLOW_SECONDS = 1.0
     help="With --replay: how many times as fast as the run.",
 )
 @json_option
-def command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool) -> None:
+def status_command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool) -> None:
     """Show what the run that writes OUT is doing: stage, progress, rate, workers, and what slows it.
 
     Reads only the work folder, so it can be asked from any machine that sees OUT, and disturbs nothing. A run writes
@@ -54,7 +62,8 @@ def command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool
     log = Path(out)
     location = work = None
     if log.is_file():
-        status = _find_last(read_replay(log))
+        last = deque(read_replay(log), maxlen=1)
+        status = last[0] if last else None
         if status is None:
             raise UsageError(f"{out} holds no events of a run", help="name the file that --events wrote")
         if replay:
@@ -71,10 +80,10 @@ def command(out: str, speed: float, *, follow: bool, replay: bool, as_json: bool
         status, work = read_status(location), find_intermediate_folder(location)
     if as_json:
         described = {"status": status, "work": None if work is None else str(work)}
-        click.echo(msgspec.json.format(msgspec.json.encode(described)).decode())
+        print_json(msgspec.json.format(msgspec.json.encode(described)).decode())
     elif status is None:
-        click.echo(f"{out}: finished; no run is working there")
-        click.echo(f"next: gristmill inspect {quote_path(out)}")
+        echo(f"{out}: finished; no run is working there")
+        echo(f"next: gristmill inspect {quote_path(out)}")
     else:
         _print_status(out, status, location)
     if work is not None and not as_json:
@@ -113,7 +122,7 @@ def _show_in_time(title: str, statuses: Iterator[RunStatus]) -> None:
     try:
         for status in statuses:
             if view is None:
-                click.echo(summarize_status(status))
+                echo(summarize_status(status))
             else:
                 view.show(status)
     finally:
@@ -142,6 +151,32 @@ def _wait_between(statuses: Iterator[RunStatus], speed: float) -> Iterator[RunSt
         yield status
 
 
-def _find_last(statuses: Iterator[RunStatus]) -> RunStatus | None:
-    last = deque(statuses, maxlen=1)
-    return last[0] if last else None
+@click.command(epilog="Example: gristmill clean out")
+@dataset_argument
+@click.option(
+    "--bucket",
+    "buckets",
+    multiple=True,
+    metavar="URL",
+    help="Remove intermediate data of the run in this bucket, too: --bucket s3://scratch. May be repeated.",
+)
+@take_over_option
+@json_option
+def clean_command(out: str, buckets: tuple[str, ...], *, take_over: bool, as_json: bool) -> None:
+    """Remove the work folder and temporary files that an interrupted run left in OUT.
+
+    The run cannot be resumed after this. Files of a finished dataset are never removed, and nothing is done while a
+    run works in OUT.
+    """
+    for bucket in buckets:
+        name_bucket(bucket)
+    removed = clean(parse_location(out), take_over=take_over)
+    if as_json:
+        print_json(json.dumps(asdict(removed), indent=2))
+        return
+    for path in removed.files[:_MAX_LISTED]:
+        echo(f"removed {path}")
+    if len(removed.files) > _MAX_LISTED:
+        echo(f"removed {len(removed.files) - _MAX_LISTED:,} others")
+    note = "; the finished dataset is unchanged" if removed.is_dataset else ""
+    echo(f"{format_count(len(removed.files), 'file')}, {format_bytes(removed.num_bytes)} removed from {out}{note}")

@@ -1,1 +1,1 @@
-"""Commands for what a training needs: streams, tokenizers, chat templates, classifiers."""
+"""Commands on what training needs: streams of batches, tokenizers, classifiers and chat templates."""

@@ -1,23 +1,30 @@
-"""`gristmill stream`: measure the speed of a stream, prove exact resume, find the documents of a step, plan reads."""
+"""`gristmill stream`: measure the speed of a stream, prove exact resume, find the documents of a step, plan reads.
+
+`prove --model` tries whether a model keeps the documents of packed rows separate.
+"""
 
 import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gristmill.cli.options import json_option
 from gristmill.cli.plots import plot_option, plot_step
+from gristmill.cli.printing import echo, print_json
 from gristmill.cli.tables import print_table
 from gristmill.cli.training.stream_data import stream_arguments
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.stream import Collate, Stream
-from gristmill.stream.examining.prove import Proof, RankReader, prove
-from gristmill.stream.where import RowOrigins
+from gristmill.stream.examine import Proof, RankReader, prove
+from gristmill.stream.rows.row_details import RowOrigins
+
+if TYPE_CHECKING:
+    from gristmill.stream.torch.model_borders import BorderReport
 
 
 class Numbers(click.ParamType[list[int]]):
@@ -36,11 +43,11 @@ class Numbers(click.ParamType[list[int]]):
 
 
 @click.group(epilog="Example: gristmill stream bench out")
-def command() -> None:
+def stream_command() -> None:
     """Measure, prove and trace how a dataset streams into training."""
 
 
-@command.command(
+@stream_command.command(
     "bench",
     short_help="Measure how fast batches are made here.",
     epilog="Example: gristmill stream bench out --batch-size 32",
@@ -62,11 +69,12 @@ def bench_command(
     Fields, loaders and workers are compared; a dataset on a store is also read through an empty cache. Name several
     datasets like this: web=out/web:0.7 code=out/code:0.3.
     """
-    from gristmill.stream.examining.bench import measure_stream  # noqa: PLC0415  (only this command needs it)
+    from gristmill.stream.examine import measure_stream  # noqa: PLC0415  (only this command needs it)
 
-    result = measure_stream(open_stream, batch_size, seconds, workers, _find_torch_loaders())
+    checks = _import_torch_checks()
+    result = measure_stream(open_stream, batch_size, seconds, workers, checks and checks.make_loader)
     if as_json:
-        click.echo(json.dumps(result.as_dict(), indent=2))
+        print_json(json.dumps(result.as_dict(), indent=2))
         return
     rows = [
         (
@@ -80,21 +88,21 @@ def bench_command(
         for entry in result.measurements
     ]
     print_table(("loader", "fields", "first batch", "rows/s", "tokens/s", "fetched/row"), rows, num_words=2)
-    click.echo(f"batches of {batch_size} rows; the first one includes compilation, if it was needed")
+    echo(f"batches of {batch_size} rows; the first one includes compilation, if it was needed")
     for line in result.advice:
-        click.echo(line)
+        echo(line)
 
 
-def _find_torch_loaders() -> Any:
-    """Find what makes loaders of torch, if it is installed."""
+def _import_torch_checks() -> Any:
+    """Import what makes and runs loaders of torch; None if it is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
-    from gristmill.stream.torch.bench import make_loader  # noqa: PLC0415  (loads torch)
+    from gristmill.stream.torch import loader as checks  # noqa: PLC0415  (loads torch)
 
-    return make_loader
+    return checks
 
 
-@command.command(
+@stream_command.command(
     "prove",
     short_help="Prove that training resumes exactly.",
     epilog="Example: gristmill stream prove out --world 8,3,5 --workers 0,1,3 --batch 2,6,24",
@@ -129,35 +137,25 @@ def prove_command(
     documents, with the position ids of the stream, for each attention implementation? Exits with 1 if it does not.
     """
     if model is not None:
-        from gristmill.cli.training.model_borders import prove_borders  # noqa: PLC0415  (loads torch and transformers)
-
         prove_borders(open_stream(collate=Collate(fields=("input_ids", "position_ids"))), model, as_json=as_json)
         return
-    read_ranks = None if simulate else _find_loader_workers()
+    checks = None if simulate else _import_torch_checks()
+    read_ranks: RankReader | None = checks and checks.run_loader_workers
     proof = prove(open_stream(), world, workers, batch, steps, read_ranks)
     how = "simulated" if read_ranks is None else "processes"
     if as_json:
-        click.echo(json.dumps({"ok": bool(proof), "workers": how, **asdict(proof)}, indent=2))
+        print_json(json.dumps({"ok": bool(proof), "workers": how, **asdict(proof)}, indent=2))
     else:
         _print_proof(proof, how)
     if not proof:
         click.get_current_context().exit(1)
 
 
-def _find_loader_workers() -> RankReader | None:
-    """Find the reader that uses worker processes, if torch is installed."""
-    if importlib.util.find_spec("torch") is None:
-        return None
-    from gristmill.stream.torch.prove import run_loader_workers  # noqa: PLC0415  (loads torch)
-
-    return run_loader_workers
-
-
 def _print_proof(proof: Proof, how: str) -> None:
     if proof.different_row is not None:
         changes = format_count(len(proof.runs), "change")
-        click.echo(f"row {proof.different_row:,} differs in {proof.different_in} after {changes}")
-        click.echo("help: run gristmill verify; if it finds no damage, this is a bug: please report it")
+        echo(f"row {proof.different_row:,} differs in {proof.different_in} after {changes}")
+        echo("help: run gristmill verify; if it finds no damage, this is a bug: please report it")
         return
     visible_runs = [run for number, run in enumerate(proof.runs) if number < 6 or number == len(proof.runs) - 1]
     rows = [
@@ -166,13 +164,13 @@ def _print_proof(proof: Proof, how: str) -> None:
     ]
     print_table(("ranks", "workers", "batch", "from row", "rows"), rows, num_words=0)
     workers = "worker processes of a DataLoader" if how == "processes" else "workers simulated, without torch"
-    click.echo(
+    echo(
         f"proved: {proof.num_rows:,} rows in one order through {format_count(len(proof.runs), 'combination')}, "
         f"{proof.num_tokens:,} tokens and their labels are equal ({workers}); no row lost, repeated or moved"
     )
 
 
-@command.command(
+@stream_command.command(
     "where",
     short_help="Show the documents that a training step reads.",
     epilog="Example: gristmill stream where out 48213 --batch-size 8 --world 64",
@@ -207,7 +205,7 @@ def where_command(
     if plot is not None:
         plot_step(plot, rows, step)
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        print_json(json.dumps([asdict(row) for row in rows], indent=2))
         return
     for row in rows:
         _print_row(row)
@@ -224,14 +222,14 @@ def _read_state(path: str) -> dict[str, Any]:
 
 
 def _print_row(row: RowOrigins) -> None:
-    click.echo(f"row {row.row:,}, rank {row.rank}: {row.source}, epoch {row.epoch}, {row.shard} row {row.shard_row:,}")
+    echo(f"row {row.row:,}, rank {row.rank}: {row.source}, epoch {row.epoch}, {row.shard} row {row.shard_row:,}")
     for document in row.documents:
         origin = document.origin
         part = f", part {origin.part}" if origin.part else ""
-        click.echo(f"  {document.tokens:,} tokens of {origin.path}, position {origin.position:,}{part}")
+        echo(f"  {document.tokens:,} tokens of {origin.path}, position {origin.position:,}{part}")
 
 
-@command.command(
+@stream_command.command(
     "plan",
     short_help="Compute what training will fetch from a store.",
     epilog="Example: gristmill stream plan s3://bucket/out --batch-size 8 --world 64 --steps 1000",
@@ -257,25 +255,74 @@ def plan_command(
     the cache holds all blocks of these steps; if not, the command says so, and what is fetched at least. Training
     fetches ahead: at the last step, blocks of later steps have been fetched, too.
     """
-    from gristmill.stream.examining.read_plan import plan_reads  # noqa: PLC0415  (only this command needs it)
+    from gristmill.stream.read_plan import plan_reads  # noqa: PLC0415  (only this command needs it)
 
     plan = plan_reads(open_stream(), batch_size, world, steps, nodes)
     if as_json:
-        click.echo(json.dumps({**asdict(plan), "bytes_per_row": plan.bytes_per_row}, indent=2))
+        print_json(json.dumps({**asdict(plan), "bytes_per_row": plan.bytes_per_row}, indent=2))
         return
     where = "" if nodes == 1 else " on each node"
-    click.echo(f"{format_count(plan.steps, 'step')}, {plan.rows:,} rows{where}")
+    echo(f"{format_count(plan.steps, 'step')}, {plan.rows:,} rows{where}")
     fetched = f"{format_bytes(plan.bytes_read)} in {format_count(plan.requests, 'request')}"
-    click.echo(f"fetched: {'about ' if plan.uncertainty else ''}{fetched}, ", nl=False)
-    click.echo(f"{format_bytes(int(plan.bytes_per_row))} a row")
+    echo(f"fetched: {'about ' if plan.uncertainty else ''}{fetched}, ", nl=False)
+    echo(f"{format_bytes(int(plan.bytes_per_row))} a row")
     if plan.uncertainty:
         least = f"{format_bytes(plan.distinct_bytes)} in {format_count(plan.distinct_requests, 'request')}"
-        click.echo(f"at least: {least}, each block once; it may be more than that: {plan.uncertainty}")
+        echo(f"at least: {least}, each block once; it may be more than that: {plan.uncertainty}")
     if plan.ahead_requests:
         ahead = f"{format_bytes(plan.ahead_bytes)} in {format_count(plan.ahead_requests, 'request')}"
-        click.echo(f"ahead, for later steps: up to {ahead} more")
+        echo(f"ahead, for later steps: up to {ahead} more")
     is_enough = plan.cache_bytes >= plan.needed_cache_bytes
     enough = "is enough" if is_enough else "is too small to fetch each block once"
-    click.echo(f"cache: {format_bytes(plan.cache_bytes)} {enough}; {format_bytes(plan.needed_cache_bytes)} would do")
+    echo(f"cache: {format_bytes(plan.cache_bytes)} {enough}; {format_bytes(plan.needed_cache_bytes)} would do")
     if plan.bytes_read > 2 * plan.distinct_bytes:
-        click.echo("help: --shuffle-blocks 64 shuffles blocks, and fetches each once an epoch")
+        echo("help: --shuffle-blocks 64 shuffles blocks, and fetches each once an epoch")
+
+
+def prove_borders(stream: Stream, model: str, *, as_json: bool) -> None:
+    """Try the model, print what it does, and exit with 1 if it does not respect borders."""
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(f"--model needs {name}, which is not installed", help=f"pip install {name}")
+    from transformers.utils import logging  # noqa: PLC0415  (only this option needs it)
+
+    from gristmill.stream.torch.model_borders import check_borders  # noqa: PLC0415  (loads torch)
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    report = check_borders(stream, model)
+    if as_json:
+        print_json(json.dumps({"ok": bool(report), **asdict(report)}, indent=2))
+    else:
+        _print_report(report)
+    if not report:
+        click.get_current_context().exit(1)
+
+
+def _print_report(report: "BorderReport") -> None:
+    rows = [
+        (
+            check.attention,
+            check.call,
+            "respected" if check.respects_borders else "NOT respected",
+            f"{check.difference:.1e}",
+            f"{check.rounding:.1e}",
+        )
+        for check in report.checks
+    ]
+    print_table(("attention", "called with", "borders", "later documents", "first document"), rows)
+    for attention, reason in report.unavailable.items():
+        echo(f"{attention} was not tried: {reason}")
+    documents = f"{format_count(report.num_documents, 'document')} in {format_count(report.num_rows, 'row')}"
+    if report:
+        echo(f"proved: {report.model} gives {documents} the logits that each document has alone")
+        if not all(check.respects_borders for check in report.checks):
+            echo("help: call it with use_cache=False, as Trainer does; with a cache, documents see each other")
+        return
+    if not report.can_show_leaks:
+        echo(f"nothing is proved: a changed token does not change the logits after it in {report.model}")
+        echo("help: try trained weights, or random ones without projections that are zero")
+        return
+    why = "" if report.takes_positions else ": it does not take position_ids"
+    echo(f"{report.model} does not respect the borders of documents ({documents}){why}")
+    echo("help: choose an attention implementation that does, or train rows of one document: no `pack`")

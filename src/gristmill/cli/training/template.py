@@ -6,14 +6,16 @@ import click
 import msgspec
 
 from gristmill.cli.options import Choice, json_option
+from gristmill.cli.printing import echo, print_json
 from gristmill.cli.tables import print_lines
+from gristmill.core.checks import escape_controls
 from gristmill.core.quantities import format_count
-from gristmill.pipeline.jobs.template_check import TemplateTrial, try_template
-from gristmill.steps.read import Read, to_path
-from gristmill.steps.read.read import FORMATS
+from gristmill.pipeline.jobs.training_jobs import TemplateTrial, try_template
+from gristmill.steps.read.read import FORMATS, Read, to_path
 from gristmill.steps.render import Render
 from gristmill.steps.render.render import ToolArguments
-from gristmill.text.chats import LastNotAssistant, PromptPolicy, Shape, SplitTurns, TrainOn
+from gristmill.text.chats.options import LastNotAssistant, PromptPolicy, SplitTurns, TrainOn
+from gristmill.text.chats.shapes import Shape
 
 _SHOWN_TOKENS = 600
 _OPEN, _CLOSE = "⟦", "⟧"
@@ -21,11 +23,11 @@ _OPEN, _CLOSE = "⟦", "⟧"
 
 
 @click.group(epilog="Example: gristmill template check tokenizers/qwen2_5 chats.jsonl")
-def command() -> None:
+def template_command() -> None:
     """Check a chat template on your chats."""
 
 
-@command.command(
+@template_command.command(
     "check",
     short_help="Show what would be trained on, and find silent mistakes.",
     epilog="Example: gristmill template check tokenizers/mine chats.jsonl --template chatml --date 2026-01-31",
@@ -37,7 +39,7 @@ def command() -> None:
 @click.option(
     "--train-on",
     type=Choice(get_args(TrainOn)),
-    default="assistant",
+    default="auto",
     show_default=True,
     help="Which messages are trained.",
 )
@@ -121,7 +123,7 @@ def check_command(
         render, Read(read=[to_path(file) for file in files], format=format_name), max_records=records
     )
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(checked)).decode())
+        print_json(msgspec.json.format(msgspec.json.encode(checked)).decode())
     else:
         _print(checked)
     if checked.report.problems:
@@ -132,26 +134,26 @@ def _print(checked: TemplateTrial) -> None:
     report = checked.report
     if checked.tokens:
         click.echo(_mark_tokens(checked))
-        click.echo()
+        echo()
         trained = sum(checked.trained)
-        click.echo(f"{trained} of {len(checked.trained)} tokens of this example are trained")
-    click.echo(f"{format_count(report.num_examples, 'example')} from {format_count(report.num_records, 'record')}")
+        echo(f"{trained} of {len(checked.trained)} tokens of this example are trained")
+    echo(f"{format_count(report.num_examples, 'example')} from {format_count(report.num_records, 'record')}")
     for name, counts in (("dropped", report.dropped), ("would be quarantined", report.bad)):
         for reason, count in counts.items():
-            click.echo(f"{name}: {reason} {count}")
+            echo(f"{name}: {reason} {count}")
     for kind, answers in report.answers.items():
-        click.echo(f"answers, {kind}: {answers.num_answers}, of which {answers.num_lost} would not be trained")
+        echo(f"answers, {kind}: {answers.num_answers}, of which {answers.num_lost} would not be trained")
     if report.prompt_difference is not None:
         difference = report.prompt_difference
-        click.echo(f"prompt:   {difference.prompt!r}")
-        click.echo(f"rendered: {difference.rendered!r}")
+        echo(f"prompt:   {difference.prompt!r}")
+        echo(f"rendered: {difference.rendered!r}")
     for note in report.notes:
         print_lines(f"note: {note}")
     for problem in report.problems:
-        click.echo(click.style(f"problem: {problem.message}", fg="red"))
+        click.echo(click.style(f"problem: {escape_controls(problem.message)}", fg="red"))
         print_lines(f"  help: {problem.help}")
     if not report.problems and not report.num_lost:
-        click.echo("no problems found")
+        echo("no problems found")
 
 
 def _mark_tokens(checked: TemplateTrial) -> str:
@@ -163,7 +165,11 @@ def _mark_tokens(checked: TemplateTrial) -> str:
         if is_trained != is_open:
             parts.append(_OPEN if is_trained else _CLOSE)
             is_open = is_trained
-        parts.append(click.style(token, fg="green" if is_trained else None, bold=is_trained, dim=number % 2 == 1))
+        parts.append(
+            click.style(
+                escape_controls(token), fg="green" if is_trained else None, bold=is_trained, dim=number % 2 == 1
+            )
+        )
     if is_open:
         parts.append(_CLOSE)
     if len(checked.tokens) > len(visible_tokens):

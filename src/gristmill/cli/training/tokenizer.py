@@ -1,27 +1,32 @@
-"""`gristmill tokenizer`: train a tokenizer on any source, or check one before a run depends on it."""
+"""Models that text is prepared with: `gristmill tokenizer` trains or checks a tokenizer, `classifier` trains a
+classifier.
+"""
+
+import math
 
 import click
 import msgspec
 
 from gristmill.cli.options import Choice, Size, json_option
 from gristmill.cli.plots import plot_option, plot_tokenizer
-from gristmill.cli.printing import to_one_line
+from gristmill.cli.printing import echo, print_json, to_one_line
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
-from gristmill.pipeline.jobs.tokenizer_jobs import TrainingSummary, train_tokenizer, try_tokenizer
-from gristmill.steps.read import Read, to_path
-from gristmill.steps.read.read import FORMATS
-from gristmill.text.tokenizers import TokenizerReport
+from gristmill.pipeline.jobs.training_jobs import TrainingSummary, train_classifier, train_tokenizer, try_tokenizer
+from gristmill.steps.read.read import FORMATS, Read, to_path
+from gristmill.text.tokenizers.check_tokenizer import TokenizerReport
 
 _SHOWN_SPECIALS = 6
+_MIN_ACCURACY = 0.6
+"""By chance half of all documents are classified correctly, if both files are of one size."""
 
 
 @click.group(epilog="Example: gristmill tokenizer check tokenizers/gpt2")
-def command() -> None:
+def tokenizer_command() -> None:
     """Train a tokenizer, or check one."""
 
 
-@command.command(
+@tokenizer_command.command(
     "train",
     short_help="Train a byte-level BPE tokenizer.",
     epilog='Example: gristmill tokenizer train tokenizers/mine "data/*.jsonl.zst" --vocab-size 32768',
@@ -41,7 +46,7 @@ def command() -> None:
     multiple=True,
     default=("<|endoftext|>",),
     show_default=True,
-    help="Special token. May be repeated; the first one marks the end of documents.",
+    help="Special token. May be repeated; the first one whose name says so, else the first, ends documents.",
 )
 @click.option(
     "--max-bytes",
@@ -74,12 +79,12 @@ def train_command(
         read, out, vocab_size=vocab_size, special_tokens=specials, max_bytes=max_bytes, overwrite=overwrite
     )
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(trained)).decode())
+        print_json(msgspec.json.format(msgspec.json.encode(trained)).decode())
     else:
         _print_trained(trained)
 
 
-@command.command(
+@tokenizer_command.command(
     "check",
     short_help="Check a tokenizer: round trip, bytes per token, engines.",
     epilog="Example: gristmill tokenizer check tokenizers/gpt2 data/web.jsonl",
@@ -106,21 +111,21 @@ def check_command(
     if plot is not None:
         plot_tokenizer(plot, report)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
         _print_report(report)
 
 
 def _print_trained(trained: TrainingSummary) -> None:
-    click.echo(f"wrote {trained.folder}/tokenizer.json and tokenizer_config.json")
-    click.echo(f"trained on {format_count(trained.num_documents, 'document')}, {format_bytes(trained.num_bytes)}")
+    echo(f"wrote {trained.folder}/tokenizer.json and tokenizer_config.json")
+    echo(f"trained on {format_count(trained.num_documents, 'document')}, {format_bytes(trained.num_bytes)}")
     if trained.num_left_out:
-        click.echo(
+        echo(
             f"left out {format_count(trained.num_left_out, 'document')}, chosen by hash: the input is over --max-bytes"
         )
     if trained.num_unusable:
-        click.echo(f"{format_count(trained.num_unusable, 'record')} without usable text")
-    click.echo(f"next: gristmill tokenizer check {trained.folder}")
+        echo(f"{format_count(trained.num_unusable, 'record')} without usable text")
+    echo(f"next: gristmill tokenizer check {trained.folder}")
 
 
 def _print_report(report: TokenizerReport) -> None:
@@ -152,4 +157,47 @@ def _print_report(report: TokenizerReport) -> None:
         rows.append((f"{name} {engine.version}", f"{engine.megabytes_per_second:,.1f} MB/s on one core"))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        click.echo(f"{name:<{width}}  {value}")
+        echo(f"{name:<{width}}  {value}")
+
+
+@click.group(epilog="Example: gristmill classifier train good.jsonl bad.jsonl --out edu.model")
+def classifier_command() -> None:
+    """Train a classifier of documents."""
+
+
+@classifier_command.command(
+    "train",
+    short_help="Train a model for quality_model from good and bad examples.",
+    epilog="Example: gristmill classifier train good.jsonl bad.jsonl --out edu.model",
+)
+@click.argument("good")
+@click.argument("bad")
+@click.option("--out", required=True, type=click.Path(dir_okay=False), help="The file of the model.")
+@click.option("--text", default="text", show_default=True, help="Field that holds the text.")
+@click.option("--epochs", type=click.IntRange(min=1), default=10, show_default=True, help="Passes over the examples.")
+@click.option(
+    "--max-documents", type=click.IntRange(min=1), default=100_000, show_default=True, help="First ones of each file."
+)
+@json_option
+def train(good: str, bad: str, out: str, text: str, epochs: int, max_documents: int, as_json: bool) -> None:  # noqa: FBT001
+    """Train on the documents of GOOD and BAD, and write a model for the step quality_model.
+
+    A tenth of the documents is held out, and tells how good the model is.
+    """
+    good_read, bad_read = Read(read=to_path(good), text=text), Read(read=to_path(bad), text=text)
+    summary = train_classifier(good_read, bad_read, out, max_documents=max_documents, epochs=epochs)
+    if as_json:
+        print_json(msgspec.json.encode(summary).decode())
+        return
+    echo(f"trained on {summary.num_good:,} good and {summary.num_bad:,} bad documents")
+    if summary.num_unreadable:
+        echo(f"warning: {summary.num_unreadable:,} records are damaged or have no text, and were left out")
+    if math.isnan(summary.accuracy):
+        echo("warning: too few documents to hold some of both classes out, so nothing tells how good the model is")
+    else:
+        echo(
+            f"of {summary.num_held_out:,} documents that were held out, {summary.accuracy:.1%} are classified correctly"
+        )
+        if summary.accuracy < _MIN_ACCURACY:
+            echo("warning: that is little better than chance: look whether GOOD and BAD differ as you expect")
+    echo(f"wrote {summary.path}; next, in a recipe: quality_model: {{model: {summary.path}, min_score: 0.5}}")

@@ -1,4 +1,4 @@
-"""Worker processes on this machine, each behind a private socket pair. One selector waits for all of them.
+"""Worker processes on this machine, each with a private socket pair. One selector waits for all of them.
 
 A death shows twice, at the process descriptor and at the end of the socket. What the worker sent before it died is read
 first, so that finished work counts.
@@ -9,21 +9,21 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from gristmill.engine.backend import Forked
-from gristmill.engine.processes.worker_process import LEAVE_SECONDS, start_process
+from gristmill.engine.worker_process import LEAVE_SECONDS, start_process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gristmill.engine.backend import Died, Event
-    from gristmill.engine.processes.worker_process import WorkerProcess
-    from gristmill.engine.worker.binding import Place
+    from gristmill.engine.worker_process import WorkerProcess
 
 _POLL_SECONDS = 0.5  # where the system has no process descriptors
 
 
 class ProcessBackend:
-    """Runs chunks in processes of their own, which can be killed."""
+    """Runs chunks in separate processes, which can be killed."""
 
     can_kill = True
     is_local = True
@@ -37,16 +37,9 @@ class ProcessBackend:
         self._watched_for_room: set[WorkerProcess] = set()
         """Workers whose sockets the selector also watches for room to write."""
 
-    def start(self, place: Place | None, *, node: str | None = None) -> WorkerProcess:  # noqa: ARG002
+    def start(self, cpus: Sequence[int] | None, *, node: str | None = None) -> WorkerProcess:  # noqa: ARG002
         """Start a process, which waits for a job."""
-        return self._add(start_process(place, self._unsent))
-
-    def start_forking(self, num_workers: int) -> tuple[WorkerProcess, int]:
-        """Start a process that forks itself, where the system makes this process the parent of the others."""
-        worker = self._add(start_process(None, self._unsent, num_copies=num_workers - 1))
-        return worker, len(worker.ends_of_copies)
-
-    def _add(self, worker: WorkerProcess) -> WorkerProcess:
+        worker = start_process(cpus, self._unsent)
         self._workers[worker] = None
         self._selector.register(worker, selectors.EVENT_READ, worker)
         if worker.descriptor is not None:
@@ -77,10 +70,6 @@ class ProcessBackend:
         for worker in dead:
             events += worker.receive()[0]
             events.append(self._remove(worker))
-        for event in events:
-            if isinstance(event, Forked):
-                for copy in event.copies:
-                    self._add(cast("WorkerProcess", copy))
         return events
 
     def _remove(self, worker: WorkerProcess) -> Died:
@@ -95,7 +84,7 @@ class ProcessBackend:
     def close(self, *, at_once: bool) -> None:
         """Kill all workers, or stop them and kill those that have not exited after two seconds."""
         for worker in self._workers:
-            worker.kill() if at_once or worker.is_forking else worker.stop()
+            worker.kill() if at_once else worker.stop()
         deadline = time.monotonic() + LEAVE_SECONDS
         while self._workers and not at_once and (seconds_left := deadline - time.monotonic()) > 0:
             self.wait(seconds_left)

@@ -10,35 +10,36 @@ import hashlib
 import heapq
 import itertools
 import json
+import logging
 import queue
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.errors import ClusterError
 from gristmill.engine.backend import Died, RemoteUse
-from gristmill.engine.processes.worker_process import LEAVE_SECONDS, ONE_THREAD, STEADY_HEAP
 from gristmill.engine.ray_workers import cluster
 from gristmill.engine.ray_workers.actor_worker import JobFile
 from gristmill.engine.ray_workers.ray_worker import Actor, RayWorker
+from gristmill.engine.worker_process import LEAVE_SECONDS, ONE_THREAD, STEADY_HEAP
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from gristmill.engine.backend import Event, WorkerSpec
-    from gristmill.engine.worker.binding import Place
     from gristmill.storage.locations import Location
 
-_SCHEDULE_SECONDS = 60.0
-"""How long a job without any worker waits for the first one to be placed."""
+_log = logging.getLogger("gristmill")
+
 _MAX_POLLS_PER_SECOND = 200
 _POLL_SECONDS = 0.5
 _MAX_MESSAGE_BYTES = 64 * 1024
 """Jobs above this go through the work folder: Ray would put them into its object store."""
 _MORE_MEMORY = 1.5
+_HEAD_SECONDS = 5.0
+"""How often it is checked whether the head of the cluster is there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,16 +47,24 @@ class RaySettings:
     """The settings of a run on a cluster. New workers are started with what holds then."""
 
     address: str | None = None
+    wait_seconds: float = cluster.PLACE_SECONDS
+    """How long a job without any worker waits for the first one to be placed."""
     worker_bytes: int = 0
     """The memory that Ray reserves for each worker; 0: none. It grows when memory runs out, also for later jobs."""
     job_stem: Location | None = None
     """The beginning of paths that all nodes reach, for jobs that are too large for messages."""
 
+    def store_jobs_at(self, stem: Location) -> None:
+        """Set `job_stem`, which is next to the output. Refuses a folder that Ray removes after the driver's end."""
+        cluster.check_output(stem)
+        self.job_stem = stem
 
-def connect_to_cluster(address: str | None) -> RaySettings:
-    """Connect before any work: what is wrong with the cluster should be known at once."""
+
+def connect_to_cluster(address: str | None, wait_seconds: float | None = None, num_workers: int = 1) -> RaySettings:
+    """Connect before any work: what is wrong with the cluster should be known at once. Waits for its first node."""
     cluster.connect(address)
-    return RaySettings(address=address)
+    wait_seconds = cluster.wait_for_first_node(wait_seconds, num_workers)
+    return RaySettings(address=address, wait_seconds=wait_seconds)
 
 
 class RayBackend:
@@ -66,7 +75,7 @@ class RayBackend:
     max_chunks = 2
 
     def __init__(self, settings: RaySettings | None = None) -> None:
-        self._settings = settings or RaySettings()
+        self._settings = settings or connect_to_cluster(None)
         cluster.connect(self._settings.address)
         self._numbers = itertools.count(1)
         self._workers: dict[RayWorker, None] = {}
@@ -79,10 +88,13 @@ class RayBackend:
         """A heap of `(due time, number, call)`."""
         self._next_poll = monotonic()
         self._job: tuple[WorkerSpec, JobFile] | None = None
-        self._unplaced_since = monotonic()
+        self._last_end = 0.0
+        """When the last worker ended that had been placed."""
         self._memory_kills: dict[str, int] = {}
+        self._has_head = True
+        self.call_later(_HEAD_SECONDS, self._look_for_head)
 
-    def start(self, place: Place | None, *, node: str | None = None) -> RayWorker:  # noqa: ARG002  (not pinned)
+    def start(self, cpus: Sequence[int] | None, *, node: str | None = None) -> RayWorker:  # noqa: ARG002  (not pinned)
         """Start an actor, spread over the nodes, or on one of them as long as it is there."""
         reference = cluster.start_actor(
             num_cpus=1,
@@ -91,8 +103,6 @@ class RayBackend:
             node=node,
             is_bound=False,
         )
-        if not any(worker.is_placed for worker in self._workers):
-            self._unplaced_since = monotonic()
         actor = Actor(self, reference, "gristmill.engine.ray_workers.actor_worker:ActorWorker")
         worker = RayWorker(self, next(self._numbers), actor, self._find_agent)
         self._workers[worker] = None
@@ -106,7 +116,8 @@ class RayBackend:
         self._run_due_calls()
         self._poll_agents()
         if not self._events:
-            self._take_answers(self._seconds_to_wait(timeout))
+            seconds = _POLL_SECONDS if timeout is None else min(timeout, _POLL_SECONDS)
+            self._take_answers(max(0.0, min(seconds, self._later[0][0] - monotonic()) if self._later else seconds))
         self._run_due_calls()
         events, self._events = self._events, []
         for event in events:
@@ -168,7 +179,7 @@ class RayBackend:
         return agent
 
     def _replace_agent(self, node: str, dead: Actor) -> None:
-        """Start another agent for one that was killed: without one, nobody sees that an item takes too long.
+        """Start another agent for one that was killed: without one, it is not seen that an item takes too long.
 
         At once, because for lack of memory Ray kills the newest process first: the next one is then a worker.
         """
@@ -179,6 +190,16 @@ class RayBackend:
                 if worker.node == node:
                     worker.be_watched_by(agent)
 
+    def _look_for_head(self) -> None:
+        """Say that the head is gone, and how to resume: after a minute without it, Ray ends this process itself."""
+        had_head, self._has_head = self._has_head, cluster.has_head()
+        if had_head and not self._has_head:
+            _log.warning(
+                "the head of the cluster does not answer: Ray ends this process after a minute without it. When the "
+                "cluster is there again, the same command resumes"
+            )
+        self.call_later(_HEAD_SECONDS, self._look_for_head)
+
     def _take_answers(self, timeout: float) -> None:
         try:
             on_answer, answer = self._answers.get(timeout=timeout)
@@ -187,10 +208,6 @@ class RayBackend:
                 on_answer, answer = self._answers.get_nowait()
         except queue.Empty:
             return
-
-    def _seconds_to_wait(self, timeout: float | None) -> float:
-        seconds = _POLL_SECONDS if timeout is None else min(timeout, _POLL_SECONDS)
-        return max(0.0, min(seconds, self._later[0][0] - monotonic()) if self._later else seconds)
 
     def _run_due_calls(self) -> None:
         while self._later and self._later[0][0] <= monotonic():
@@ -213,6 +230,8 @@ class RayBackend:
         worker = event.worker
         assert isinstance(worker, RayWorker)
         self._workers.pop(worker, None)
+        if worker.is_placed:
+            self._last_end = monotonic()
         if event.is_blameless and worker.node is not None:
             self._agents.pop(worker.node, None)
         if event.out_of_memory and worker.node is not None:
@@ -221,7 +240,7 @@ class RayBackend:
     def _reserve_more(self, killed: RayWorker, node: str) -> None:
         """After the second kill on a node that workers share, have Ray reserve more memory for each new one.
 
-        The first time the scheduler starts no other worker in its place. A worker that was alone had all there was.
+        The first time the scheduler starts no other worker instead. A worker that was alone had all there was.
         """
         self._memory_kills[node] = self._memory_kills.get(node, 0) + 1
         if self._memory_kills[node] > 1 and any(worker.node == node for worker in self._workers):
@@ -230,15 +249,15 @@ class RayBackend:
             self._settings.worker_bytes = min(wanted, cluster.find_most_memory())
 
     def _check_placement(self) -> None:
-        """Raise `ClusterError` if there are only workers that Ray has not placed for a minute."""
-        if not self._workers or any(worker.is_placed for worker in self._workers):
-            self._unplaced_since = monotonic()
-        elif monotonic() - self._unplaced_since > _SCHEDULE_SECONDS:
-            raise ClusterError(
-                f"no worker could be placed for {_SCHEDULE_SECONDS:g} s: "
-                f"{cluster.describe_demand(1, self._settings.worker_bytes)}",
-                help="ray status shows what the cluster is busy with; the same command resumes",
-            )
+        """Raise `ClusterError` if Ray has placed no worker of the present job in time.
+
+        Spare ones do not count: they may hold the CPUs that the job waits for.
+        """
+        waiting = [worker for worker in self._workers if worker.has_job]
+        if not waiting or any(worker.is_placed for worker in waiting):
+            return
+        if monotonic() - max(self._last_end, waiting[0].started) > self._settings.wait_seconds:
+            raise cluster.make_placement_error(self._settings.wait_seconds, 1, self._settings.worker_bytes)
 
 
 def _make_note_taker(workers: dict[int, RayWorker]) -> Callable[[Future[bytes]], list[Event]]:

@@ -17,9 +17,9 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import ClusterError
-from gristmill.engine.machine import resources
+from gristmill.engine import machine
 from gristmill.engine.worker import wire
-from gristmill.engine.worker.job_runner import JobRunner
+from gristmill.engine.worker.job import JobRunner
 from gristmill.engine.worker.recorder import Recorder, create_recording
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ActorWorker:
 
 
 def _find_own_recording() -> int:
-    """Find the file that the shell has made; without `/proc` nobody else could open it, and any file will do."""
+    """Find the file that the shell has made; without `/proc` no other process could open it, and any file will do."""
     folder = Path("/proc/self/fd")
     for entry in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError):
@@ -81,12 +81,12 @@ def _find_own_recording() -> int:
 
 
 class NodeAgent:
-    """Watches the workers of one node, in a process of its own."""
+    """Watches the workers of one node, in a separate process."""
 
     def __init__(self) -> None:
         self._recordings: dict[int, Recorder] = {}
         self._started: dict[int, str] = {}
-        self._num_kills = resources.count_oom_kills()
+        self._num_kills = machine.count_oom_kills()
 
     def answer(self, message: bytes) -> bytes:
         """Answer a request: `watch` a worker, `look` at some, or `end` one that has died."""
@@ -112,11 +112,11 @@ class NodeAgent:
             if pid in self._recordings:
                 started, item, position = self._recordings[pid].read()
                 records, num_bytes = self._recordings[pid].read_counts()
-                cpu_seconds, peak_bytes = resources.read_process_use(pid)
+                cpu_seconds, peak_bytes = machine.read_process_use(pid)
                 workers[pid] = {
                     "note": (now - started, item, position),
                     "cpu_seconds": cpu_seconds,
-                    "memory_bytes": resources.read_process_bytes(pid),
+                    "memory_bytes": machine.read_process_bytes(pid),
                     "peak_bytes": peak_bytes,
                     "counts": {"records": records, "bytes": num_bytes},
                 }
@@ -134,7 +134,7 @@ class NodeAgent:
         if _read_start(pid) in ("", started):  # not another process with the same number
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
-        num_kills, self._num_kills = self._num_kills, resources.count_oom_kills()
+        num_kills, self._num_kills = self._num_kills, machine.count_oom_kills()
         item, position, crash_text = -1, -1, ""
         recorder = self._recordings.pop(pid, None)
         if recorder is not None:

@@ -12,14 +12,19 @@ import socket
 import sys
 import threading
 from functools import cache
+from pathlib import Path, PurePath
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ClusterError, UsageError
+from gristmill.core.quantities import format_duration
 from gristmill.engine.ray_workers import actor_shell
 from gristmill.engine.worker.recorder import EMPTY_NOTE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_log = logging.getLogger("gristmill")
 
 COMPARED_PACKAGES = (
     "ray",
@@ -36,6 +41,11 @@ COMPARED_PACKAGES = (
 )
 """Packages that must have the same version on every node: they shape bytes, or carry them."""
 _CONNECT_SECONDS = 30.0
+PLACE_SECONDS = 60.0
+"""How long workers wait for a place in a cluster that has nodes."""
+_GROW_SECONDS = 600.0
+"""How long a cluster without a node is waited for: it starts machines on demand."""
+_LOOK_SECONDS = 1.0
 _QUIET_END = {"RAY_task_events_report_interval_ms": "0", "RAY_metrics_report_interval_ms": "86400000"}
 """What a driver tells the cluster of itself: nothing of its tasks, and its metrics once a day. At the exit Ray would
 wait up to five seconds to tell them, and often crash meanwhile, in a thread that still counts (seen with Ray 2.60)."""
@@ -64,7 +74,8 @@ def connect(address: str | None = None) -> None:
         # A dashboard, and whether Ray reports its use to its makers, matter only to a cluster that is started here.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.update(_QUIET_END | os.environ)
-        ray.init(address=address, include_dashboard=False, logging_level=logging.WARNING)
+        # What workers print stays in Ray's log on their node: here it would get between the lines of this process.
+        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError) as error:
         raise _make_silence_error(address or os.environ.get("RAY_ADDRESS", "the address found here"), error) from error
     finally:
@@ -74,7 +85,7 @@ def connect(address: str | None = None) -> None:
 
 
 def _check_address(address: str) -> None:
-    """Refuse what is no address of a cluster. Of others with `://` Ray would import the module that they name."""
+    """Refuse anything that is not a cluster address. For other `scheme://` Ray imports a module of that name."""
     if address.lower().startswith("ray://"):
         raise UsageError(f"{address}: Ray Client ends its work when the connection breaks", help=_GRACE_HELP)
     if re.fullmatch(r"auto|local|[^\s/@]+:\d{1,5}", address) is None:
@@ -118,9 +129,44 @@ def _make_silence_error(address: str, error: Exception) -> ClusterError:
     )
 
 
+def check_output(path: object) -> None:
+    """Refuse an output in the copy of a job's working folder: `ray job submit` makes it, and Ray removes it later."""
+    working_dir = _import_ray().get_runtime_context().runtime_env.get("working_dir") or ""
+    if "://" in working_dir and PurePath(working_dir).stem in PurePath(str(path)).parts:
+        raise UsageError(
+            f"the output would be in {Path.cwd()}, the copy of the working folder that Ray made for this job",
+            help="name a folder that all nodes see, or a URL: --set output=s3://bucket/corpus",
+        )
+
+
+def wait_for_first_node(seconds: float | None, num_cpus: int) -> float:
+    """Wait until a node has CPUs, and ask the autoscaler for some; return how long workers may wait for a place."""
+    if list_nodes():
+        return PLACE_SECONDS if seconds is None else seconds
+    seconds = _GROW_SECONDS if seconds is None else seconds
+    _log.warning("the cluster has no node with CPUs: waiting up to %s for the first one", format_duration(seconds))
+    request_resources = importlib.import_module("ray.autoscaler.sdk").request_resources
+    request_resources(num_cpus=num_cpus)
+    try:
+        deadline = monotonic() + seconds
+        while not list_nodes():
+            if monotonic() > deadline:
+                raise ClusterError(
+                    f"the cluster was asked for {num_cpus} CPUs, and none has joined in {format_duration(seconds)}",
+                    help="ray status shows what its autoscaler does; --wait-for-nodes 15m waits longer",
+                )
+            sleep(_LOOK_SECONDS)
+    finally:
+        request_resources(
+            num_cpus=0
+        )  # else it holds after this run; workers that wait for a place are asked for anyway
+    return seconds
+
+
 def count_cpus() -> int:
-    """Count the CPUs of the cluster, at least one. Connects if nobody has."""
+    """Count the CPUs of the cluster, at least one. Connects if that was not done, and waits for the first node."""
     connect()
+    wait_for_first_node(None, 1)
     return max(1, int(_import_ray().cluster_resources().get("CPU", 0)))
 
 
@@ -132,14 +178,29 @@ def list_nodes() -> dict[str, str]:
     }
 
 
+def has_head() -> bool:
+    """Whether the head of the cluster can be reached. Ray's own calls would wait for it until they end all."""
+    host, _, port = _import_ray().get_runtime_context().gcs_address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
 def find_most_memory() -> int:
     """Find the memory of the node that has most of it, as Ray counts it: no worker can be given more."""
     nodes = _import_ray().nodes()
     return max((int(node["Resources"].get("memory", 0)) for node in nodes if node["Alive"]), default=0)
 
 
-def describe_demand(num_cpus: float, num_bytes: int) -> str:
-    """Describe what a worker needs and what the cluster has, for an error."""
+def make_placement_error(seconds: float, num_cpus: float, num_bytes: int) -> ClusterError:
+    """Make the error for workers that have found no place: it says what one needs and what the cluster has."""
+    if not list_nodes():
+        return ClusterError(
+            f"no node of the cluster is left, for {format_duration(seconds)}: its head has ended, or Ray on all nodes",
+            help="start the cluster again; then the same command resumes, finished work is kept",
+        )
     ray = _import_ray()
     total, free = ray.cluster_resources(), ray.available_resources()
     needed = f"{num_cpus:g} CPU" + (f" and {num_bytes >> 20:,} MiB of memory" if num_bytes else "")
@@ -147,7 +208,12 @@ def describe_demand(num_cpus: float, num_bytes: int) -> str:
         f"{free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs",
         f"{int(free.get('memory', 0)) >> 20:,} of {int(total.get('memory', 0)) >> 20:,} MiB of memory",
     ]
-    return f"a worker needs {needed}; free are {' and '.join(parts)}"
+    return ClusterError(
+        f"no worker could be placed for {format_duration(seconds)}: a worker needs {needed}; free are "
+        f"{' and '.join(parts)}",
+        help="ray status shows what the cluster is busy with; the same command resumes, and waits longer with "
+        "--wait-for-nodes 15m",
+    )
 
 
 def start_actor(
@@ -206,7 +272,7 @@ def check_environment(environment: Mapping[str, str], host: str) -> None:
 
 
 def kill_actor(actor: Any) -> None:
-    """End an actor now, whatever it does."""
+    """End an actor now, even if it is busy."""
     _import_ray().kill(actor, no_restart=True)
 
 
@@ -218,6 +284,7 @@ def list_errors() -> Any:
 
 @cache
 def _import_ray() -> Any:
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # else lines are held back, and printed after the end of a command
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without GPUs keep their environment
     try:
         return importlib.import_module("ray")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.errors import ClusterError
 from gristmill.engine.backend import Died, Ready, SetupFailed
-from gristmill.engine.processes.received_events import decode_event
 from gristmill.engine.ray_workers import cluster
 from gristmill.engine.worker import wire
+from gristmill.engine.worker_process import decode_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,12 +38,22 @@ _MEMORY_CAUSE = "was killed because memory ran out"
 
 def is_memory_kill(error: BaseException | None) -> bool:
     """Whether Ray ended an actor because the memory of its node ran out."""
-    return isinstance(error, cluster.list_errors().OutOfMemoryError) or "running low on memory" in str(error)
+    # Only calls that were running get the error of that type. Later ones get an `ActorDiedError` without a public field
+    # for the cause.
+    return isinstance(error, cluster.list_errors().OutOfMemoryError) or _tells_death(error, "running low on memory")
 
 
 def is_node_loss(error: BaseException | None) -> bool:
     """Whether Ray says that an actor has ended because its node was lost or taken away."""
-    return bool(getattr(error, "preempted", False)) or "its node has died" in str(error)
+    if isinstance(error, cluster.list_errors().NodeDiedError) or getattr(error, "preempted", False):
+        return True
+    # `preempted` is only for nodes that an autoscaler took away. For others there is no public field.
+    return _tells_death(error, "its node has died")
+
+
+def _tells_death(error: BaseException | None, words: str) -> bool:
+    """Whether an actor has died, and Ray's message has these words: those of other errors may quote a record."""
+    return isinstance(error, cluster.list_errors().ActorDiedError) and words in error.error_msg
 
 
 class Owner(Protocol):
@@ -66,7 +76,7 @@ class Actor:
     """An actor and its numbered calls. A call that was lost on the way is asked again under its number."""
 
     on_death: Callable[[], None] | None = None
-    """Called when an answer says that the actor has died, but not its node: memory ran out, or somebody killed it."""
+    """Called when an answer says that the actor has died, but not its node: memory ran out, or a user killed it."""
 
     def __init__(self, backend: Owner, reference: Any, serves: str) -> None:
         self._backend = backend
@@ -102,16 +112,13 @@ class Actor:
                 self._backend.call_later(_ASK_AGAIN_SECONDS, again)
                 return []
             # One that never answered is not replaced: the next one would not come up either.
-            if self.on_death is not None and (is_memory_kill(error) or (self._has_answered and self._has_died(error))):
+            has_died = isinstance(error, cluster.list_errors().ActorDiedError) and not is_node_loss(error)
+            if self.on_death is not None and (is_memory_kill(error) or (self._has_answered and has_died)):
                 self.on_death()
             self._has_answered |= error is None
             return on_answer(answer)
 
         self._backend.submit(method.remote(message), examine)
-
-    @staticmethod
-    def _has_died(error: BaseException | None) -> bool:
-        return isinstance(error, cluster.list_errors().ActorDiedError) and not is_node_loss(error)
 
 
 class RayWorker:
@@ -130,6 +137,7 @@ class RayWorker:
         self._is_watched = False
         self._held: list[Event] = []
         """Events that wait until the agent of the node watches the worker."""
+        self._has_job = False
         self._num_pending = 0
         self._num_loading = 0
         """How many jobs it was given and has not set up yet. Only the last of them counts."""
@@ -165,8 +173,12 @@ class RayWorker:
 
     @property
     def is_placed(self) -> bool:
-        """Whether it runs on some node."""
         return bool(self._actor.description)
+
+    @property
+    def has_job(self) -> bool:
+        """Whether a job counts on it."""
+        return self._has_job and not self._is_stopping
 
     @property
     def agent_to_ask(self) -> tuple[Actor, int] | None:
@@ -175,6 +187,7 @@ class RayWorker:
         return (self._agent, self._actor.description["pid"]) if is_busy and self._agent is not None else None
 
     def assign(self, spec: WorkerSpec | None) -> None:
+        self._has_job = spec is not None
         if spec is None:
             self._enqueue(wire.pack(wire.FORGET))
             return
@@ -217,7 +230,7 @@ class RayWorker:
             self._backend.submit(self._actor.reference.leave.remote(), self._on_left)
 
     def kill(self) -> None:
-        """End the actor now. Without a call under way nobody would tell of its end, so it is reported here."""
+        """End the actor now. Without a call under way its end would not be noticed, so it is reported here."""
         if self.has_ended:
             return
         cluster.kill_actor(self._actor.reference)
@@ -226,7 +239,7 @@ class RayWorker:
             self._backend.add_event(self._end("was killed"))
 
     def be_watched_by(self, agent: Actor) -> None:
-        """Have an agent watch the worker, from now on or in place of one that has died."""
+        """Have an agent watch the worker, from now on or instead of one that has died."""
         self._agent = agent
         description = self._actor.description
         request = {"verb": "watch", "pid": description["pid"], "recording": description["recording"]}
@@ -321,10 +334,10 @@ class RayWorker:
     def _end_unseen(self, error: BaseException | None, *, is_silent: bool = False) -> Died:
         """End without an agent that saw it.
 
-        Only a node that was lost, or that says nothing any more, blames nobody. Everything else would go on for ever:
+        Only a node that was lost, or that says nothing any more, blames no item. Everything else would go on forever:
         actors that die before they can answer, and work that ends its worker and the agent each time.
         """
-        cluster.kill_actor(self._actor.reference)  # it may be alive, behind a connection that broke
+        cluster.kill_actor(self._actor.reference)  # it may be alive, and only its connection broken
         if self._is_stopping:
             return self._end("was stopped")
         _, item, position = self.current() or (0.0, -1, -1)

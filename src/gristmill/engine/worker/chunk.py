@@ -1,16 +1,18 @@
 """The loop over the items of a chunk: the same in a worker process, in a thread and in the caller.
 
 Results are sent in groups, at the latest every `FLUSH_SECONDS`. A chunk that turns out to take much longer than planned
-returns its unstarted items, so that one slow stretch of the input does not delay the rest.
+returns its unstarted items, so that one slow stretch of the input does not delay the rest. A parallel call inside a
+worker runs in place and warns once, so this module also knows which processes and threads are workers.
 """
 
 from __future__ import annotations
 
+from _thread import get_ident
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from gristmill.engine.worker.captured_error import CapturedError
+from gristmill.engine.worker.pickling import CapturedError
 
-TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Protocol
@@ -25,6 +27,34 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 0.1
 RETURN_AFTER_SECONDS = 0.2
+_process = {"is_worker": False, "has_warned": False}
+_worker_threads: set[int] = set()
+
+
+class ChunkResults:
+    """The outcomes of consecutive items of one chunk; `errors` maps positions in `values` to what was raised there."""
+
+    __slots__ = ("errors", "seconds", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.errors: dict[int, CapturedError] = {}
+        self.seconds = 0.0
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether something is left under way."""
+        return any(isinstance(value, Unfinished) for value in self.values)
+
+    def finish(self) -> None:
+        """Wait for what is left under way."""
+        for position, value in enumerate(self.values):
+            if isinstance(value, Unfinished):
+                try:
+                    self.values[position] = value.wait()
+                except BaseException as error:
+                    self.values[position] = None
+                    self.errors[position] = CapturedError(error, travels=True)
 
 
 class Chunk:
@@ -68,32 +98,6 @@ class Unfinished:
         """Return the result when it counts."""
         self.finish()
         return self.value
-
-
-class ChunkResults:
-    """The outcomes of consecutive items of one chunk; `errors` maps positions in `values` to what was raised there."""
-
-    __slots__ = ("errors", "seconds", "values")
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.errors: dict[int, CapturedError] = {}
-        self.seconds = 0.0
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether something is left under way."""
-        return any(isinstance(value, Unfinished) for value in self.values)
-
-    def finish(self) -> None:
-        """Wait for what is left under way."""
-        for position, value in enumerate(self.values):
-            if isinstance(value, Unfinished):
-                try:
-                    self.values[position] = value.wait()
-                except BaseException as error:
-                    self.values[position] = None
-                    self.errors[position] = CapturedError(error, travels=True)
 
 
 def run_chunk(
@@ -140,3 +144,34 @@ def run_chunk(
     if recorder is not None:
         recorder.note(monotonic(), index)
     emit(results, last=True)
+
+
+def mark_process_as_worker() -> None:
+    """Note that this process was started only to run tasks."""
+    _process["is_worker"] = True
+
+
+def is_worker_process() -> bool:
+    """Whether this process was started only to run tasks."""
+    return _process["is_worker"]
+
+
+def enter_worker_thread() -> None:
+    """Note that the current thread is a worker."""
+    _worker_threads.add(get_ident())
+
+
+def leave_worker_thread() -> None:
+    """Note that the current thread is no longer a worker; another thread may get its number."""
+    _worker_threads.discard(get_ident())
+
+
+def is_inside_worker() -> bool:
+    """Whether the current process or thread is a worker."""
+    return _process["is_worker"] or get_ident() in _worker_threads
+
+
+def is_first_nested_call() -> bool:
+    """Whether this is the first call in the process: the warning is not repeated."""
+    has_warned, _process["has_warned"] = _process["has_warned"], True
+    return not has_warned

@@ -1,8 +1,8 @@
 """The main function of a worker process: load a job, set up, then run one chunk after another until the next job.
 
-A worker is a fresh interpreter, or the fork of one that has only imported what all workers need; never a fork of its
-parent. It imports little: it starts in about 20 ms and takes 12 MiB. It ends with its parent in every case: by the
-kernel's signal on Linux, even while native code holds the interpreter lock, and by a watching thread everywhere.
+A worker is a fresh interpreter, never a fork. It imports little: it starts in about 20 ms and takes 12 MiB. It ends
+with its parent in every case: by the kernel's signal on Linux, even while native code holds the interpreter lock, and
+by a watching thread everywhere.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import signal
 import sys
 
 from gristmill.engine.worker import wire
-from gristmill.engine.worker.job_runner import JobRunner
+from gristmill.engine.worker.job import JobRunner
 from gristmill.engine.worker.recorder import Recorder
 
 TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from gristmill.engine.worker.forking import Descriptors
     from gristmill.engine.worker.pickling import Buffer
+
+    Descriptors = tuple[int, int, int]
+    """The worker's ends of what connects it to its parent: socket, lifeline, recording."""
 
 _WATCH_SECONDS = 0.5
 
 
 def main() -> NoReturn:
-    """Serve the parent whose file descriptors are in the arguments, then exit.
-
-    With the descriptors of more workers, this process forks itself into them after its first job.
-    """
-    numbers = [int(argument) for argument in sys.argv[1:]]
-    for fd in numbers:
+    """Serve the parent whose file descriptors are in the arguments, then exit."""
+    descriptors = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    for fd in descriptors:
         os.set_inheritable(fd, False)  # processes that the user's function starts must not keep them open
-    own, *copies = [(numbers[i], numbers[i + 1], numbers[i + 2]) for i in range(0, len(numbers), 3)]
     _print_whole_lines()
     try:
-        worker = _serve(own, copies)
+        _end_with_parent(descriptors)
+        worker = Worker(descriptors)
+        worker.serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         _end_process_group()
     except KeyboardInterrupt:
@@ -50,27 +50,6 @@ def main() -> NoReturn:
     if not worker.runner.has_run_user_code:
         _exit_at_once()
     sys.exit(0)
-
-
-def _serve(own: Descriptors, copies: list[Descriptors]) -> Worker:
-    """Serve the parent until it stops this process, or one that it has become by forking; returns its worker."""
-    _let_kernel_end_group(own)
-    worker = Worker(own)
-    if copies:
-        if not worker.serve_one():
-            return worker
-        from gristmill.engine.worker.forking import fork_workers  # noqa: PLC0415  (most workers do not fork)
-
-        descriptors, pids = fork_workers(own, copies)
-        if descriptors == own:
-            worker.report_copies(pids)
-        else:
-            own = descriptors
-            _let_kernel_end_group(own)
-            worker = Worker(own)
-    _watch_parent(own)
-    worker.serve()
-    return worker
 
 
 class Worker:
@@ -87,20 +66,10 @@ class Worker:
 
     def serve(self) -> None:
         """Load jobs and run their chunks until the parent stops the worker. Returns early if a set-up failed."""
-        while self.serve_one():
-            pass
-
-    def serve_one(self) -> bool:
-        """Do what the next message says. Returns false if the worker is stopped, or of no use: a set-up failed."""
-        frame = self._receive()
-        if frame.kind == wire.STOP:
-            self.runner.wait_for_last_chunk()
-            return False
-        return self.runner.handle(frame)
-
-    def report_copies(self, pids: list[int]) -> None:
-        """Tell the parent which processes this one has forked."""
-        self._send(wire.pack(wire.FORKED, pids))
+        while (frame := self._receive()).kind != wire.STOP:
+            if not self.runner.handle(frame):
+                return
+        self.runner.wait_for_last_chunk()
 
     def _send(self, segments: list[Buffer]) -> None:
         self._sender.push(segments)
@@ -112,25 +81,20 @@ class Worker:
         return frame
 
 
-def _let_kernel_end_group(descriptors: Descriptors) -> None:
-    """Let the kernel itself kill this process group when the parent ends.
+def _end_with_parent(descriptors: Descriptors) -> None:
+    """End this process group when the parent ends: by the kernel itself on Linux, and by a thread everywhere.
 
-    A thread alone could not: while a runaway regular expression holds the interpreter lock, no other thread runs.
+    A thread alone is not enough: while a runaway regular expression holds the interpreter lock, no other thread runs.
     """
+    parent = os.getppid()
+    _, lifeline, _ = descriptors
     if sys.platform == "linux":
         import fcntl  # noqa: PLC0415
 
         # Nothing is ever written to the lifeline, so its only event is the parent's end.
-        _, lifeline, _ = descriptors
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _watch_parent(descriptors: Descriptors) -> None:
-    """End this process group with the parent, by a thread."""
-    parent = os.getppid()
-    _, lifeline, _ = descriptors
 
     def watch() -> None:
         # A child that the parent forked may hold the lifeline's other end open: so check the parent's number too.

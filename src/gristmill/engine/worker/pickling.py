@@ -1,25 +1,60 @@
-"""Objects to bytes and back: plain pickle when it suffices, else cloudpickle. The one door to cloudpickle.
+"""Objects and exceptions to bytes and back: plain pickle when it suffices, else cloudpickle. The one door to
+cloudpickle.
 
-Workers do not import the user's `__main__`, so whatever is defined there must travel by value; plain pickle would
-write a reference that no worker can follow. Large buffers (NumPy, Arrow, bytes) are not copied on the way out.
+Workers do not import the user's `__main__`, so everything that is defined there must travel by value; plain pickle
+would write a reference that no worker can follow. Large buffers (NumPy, Arrow, bytes) are not copied on the way out.
+
+An exception travels as text (`CapturedError`) and, if it survives a round trip, as its own pickle. An exception class
+whose `__init__` takes other arguments than its message would otherwise break the process that unpickles it, and other
+results would be lost with it.
 """
 
 from __future__ import annotations
 
+import errno
 import pickle
+import signal
 from functools import cache
 from types import FunctionType
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # a worker does without the typing module
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
+    from types import FrameType, ModuleType
+    from typing import Any, Literal
 
     Buffer = bytes | bytearray | memoryview
+    Kind = Literal["exception", "timeout", "worker_died", "out_of_memory", "unpicklable"]
 
 # Below this a buffer travels inside the pickle: a copy is cheaper than one more segment to allocate and receive.
 _MIN_OUT_OF_BAND_BYTES = 16 * 1024
+_MAX_TEXT = 64 * 1024
+# The disk is full, read-only or broken, or the user may not write there: a retry changes nothing.
+FINAL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
+
+
+class DeferredInterrupt:
+    """A context for imports: Ctrl-C takes effect at its end.
+
+    Python drops what a signal raises in the callbacks of its import locks, and the program would go on. In threads
+    other than the main one nothing is raised anyway.
+    """
+
+    def __enter__(self) -> None:
+        self._frames: list[FrameType | None] = []
+        """Where the program was at each Ctrl-C."""
+        self._handler = signal.getsignal(signal.SIGINT)
+        try:
+            if callable(self._handler):  # else the system ignores it, or it ends this process
+                signal.signal(signal.SIGINT, lambda _, frame: self._frames.append(frame))
+        except ValueError:  # not the main thread
+            self._handler = None
+
+    def __exit__(self, *_: object) -> None:
+        if callable(self._handler):
+            signal.signal(signal.SIGINT, self._handler)
+            if self._frames:
+                self._handler(signal.SIGINT, self._frames[0])
 
 
 class _NeedsCloudpickle(Exception):
@@ -42,9 +77,9 @@ class _PlainPickler(pickle.Pickler):
 
 
 def encode(obj: object) -> tuple[list[Buffer], list[memoryview]]:
-    """Pickle an object: return the pickle in segments, and the large buffers that are sent beside it.
+    """Pickle an object: return the pickle in segments, and the large buffers that are sent separately.
 
-    Raises whatever the object's own `__reduce__` or the pickler raises when the object cannot be sent.
+    Raises what the object's own `__reduce__` or the pickler raises when the object cannot be sent.
     """
     try:
         return _encode_with(_PlainPickler, obj)
@@ -56,7 +91,8 @@ def encode(obj: object) -> tuple[list[Buffer], list[memoryview]]:
 
 @cache
 def _load_script_pickler() -> type[pickle.Pickler]:
-    import cloudpickle  # noqa: PLC0415
+    with DeferredInterrupt():
+        import cloudpickle  # noqa: PLC0415
 
     class ScriptPickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Cloudpickle, with instances of classes with `__slots__` that find their way back.
@@ -109,7 +145,8 @@ def to_bytes(obj: object) -> bytes:
 
 def function_to_bytes(obj: object, by_value: Sequence[ModuleType] = ()) -> bytes:
     """Like `to_bytes`, but respects modules that the user registered to be pickled by value; `by_value` are more."""
-    import cloudpickle  # noqa: PLC0415
+    with DeferredInterrupt():
+        import cloudpickle  # noqa: PLC0415
 
     registered = cloudpickle.list_registry_pickle_by_value()
     modules = [module for module in by_value if module.__name__ not in registered]
@@ -121,3 +158,79 @@ def function_to_bytes(obj: object, by_value: Sequence[ModuleType] = ()) -> bytes
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
     return pickled
+
+
+class CapturedError:
+    """An exception that was caught in a worker. `raised` is the object itself where it never left the process."""
+
+    __slots__ = ("_pickled", "error_type", "is_final", "kind", "message", "raised", "traceback")
+
+    def __init__(
+        self, error: BaseException, kind: Kind = "exception", *, about: str = "", travels: bool = False
+    ) -> None:
+        import traceback  # noqa: PLC0415  (a worker imports it when something goes wrong, not before)
+
+        # MemoryError depends on the machine, not on the record: it must not look like an ordinary exception.
+        self.kind: Kind = "out_of_memory" if isinstance(error, MemoryError) and kind == "exception" else kind
+        self.error_type = _qualify_name(type(error))
+        self.message = f"{about}: {_format_message(error)}" if about else _format_message(error)
+        self.is_final = _is_final_error(error)
+        """Whether a retry cannot help."""
+        try:
+            # The first frame is the engine's own.
+            inner = error.__traceback__ and error.__traceback__.tb_next
+            lines = traceback.format_exception(type(error), error, inner)
+            self.traceback = "".join(lines)[-_MAX_TEXT:]
+        except Exception as problem:
+            self.traceback = f"(the traceback could not be formatted: {problem!r})"
+        self.raised: BaseException | None = None if travels else error
+        self._pickled = _pickle_if_loadable(error) if travels else None
+
+    def to_exception(self) -> BaseException:
+        """Return the original exception if it could be sent, else a `RemoteError` that names it."""
+        if self.raised is not None:
+            return self.raised
+        if self._pickled is not None:
+            try:
+                error = decode(self._pickled)
+            except Exception:  # the worker could load it, but here its module may be missing
+                error = None
+            if isinstance(error, BaseException):
+                return error
+        from gristmill.core.errors import RemoteError  # noqa: PLC0415
+
+        return RemoteError(f"{self.error_type}: {self.message}")
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.kind, self.error_type, self.message, self.is_final, self.traceback, self._pickled
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        self.raised = None
+        self.kind, self.error_type, self.message, self.is_final, self.traceback, self._pickled = state  # type: ignore[assignment]
+
+
+def _is_final_error(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return isinstance(error.errno, int) and error.errno in FINAL_ERRNOS
+    return bool(getattr(type(error), "is_final", False))
+
+
+def _qualify_name(error_type: type[BaseException]) -> str:
+    module = error_type.__module__
+    return error_type.__qualname__ if module in ("builtins", "__main__") else f"{module}.{error_type.__qualname__}"
+
+
+def _format_message(error: BaseException) -> str:
+    try:
+        return str(error)[:_MAX_TEXT]
+    except Exception as problem:
+        return f"(its message could not be formatted: {problem!r})"
+
+
+def _pickle_if_loadable(error: BaseException) -> bytes | None:
+    """Pickle the exception, if unpickling it here gives the same class; else return None."""
+    try:
+        pickled = to_bytes(error.with_traceback(None))
+        return pickled if type(decode(pickled)) is type(error) else None
+    except BaseException:  # its own code runs here, and may even call sys.exit()
+        return None

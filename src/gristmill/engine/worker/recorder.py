@@ -83,10 +83,10 @@ class Recorder:
         """Return `(started, item, position)`. A worker that is just starting an item, or died doing so, is not late."""
         # Read backwards: if the last value written still agrees with the first, nothing came between. If not, a note is
         # being written, and the later time is the one that counts.
-        (again,) = _TIME.unpack_from(self._memory, 24)
+        (started_copy,) = _TIME.unpack_from(self._memory, 24)
         item, position = _ITEM_AND_POSITION.unpack_from(self._memory, 8)
         (started,) = _TIME.unpack_from(self._memory, 0)
-        return max(started, again), item, position
+        return max(started, started_copy), item, position
 
     def read_crash_text(self) -> str:
         """Return the Python stack that faulthandler wrote at a fatal signal; empty if there was none."""

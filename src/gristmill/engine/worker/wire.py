@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Parent to worker.
 JOB, CHUNK, STOP, FORGET = 1, 2, 3, 4
 # Worker to parent.
-READY, SETUP_FAILED, RESULTS, COUNTS, UNDECODABLE, FORKED, FINISHING = 11, 12, 13, 14, 15, 16, 17
+READY, SETUP_FAILED, RESULTS, COUNTS, UNDECODABLE, FINISHING = 11, 12, 13, 14, 15, 16
 
 # kind, last message of its chunk?, number of buffers, chunk, number of items, body bytes
 _HEADER = struct.Struct("=B?xxIqqQ")

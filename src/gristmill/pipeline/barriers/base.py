@@ -1,33 +1,47 @@
 """The protocol of barriers: what happens between two stages, when all records of the first have been seen.
 
 A global step ends a stage. `execution.py` gathers the sources that come to the same step, makes the step's barrier
-(`table.py`), and asks it once for the units of the next stage. A barrier may run tasks of its own; each leaves a
-receipt, so a run that was killed resumes between them. All barriers act on training records; records of other splits
-pass as they are.
+(`table.py`), and asks it once for the units of the next stage. A barrier may run separate tasks; each leaves a receipt,
+so a run that was killed resumes between them. All barriers act on training records; records of other splits pass as
+they are. Barriers that edit texts find the batch of each note, and replace texts, with the two functions at the end.
 
 To add a global step, write its step file, its barrier file, and one line in `table.py`.
+
+The table of barriers: the only place that knows which barrier belongs to which global step.
+
+The barrier of a step from an installed package is the package's entry point of the same name in `gristmill.barriers`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import TEXT, StepResult, select_rows
 from gristmill.core.splits import TRAIN
+from gristmill.core.step import LocalStep
 from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.runtime.plugins import BARRIER, GROUPS, find_plugin
+from gristmill.steps.edit_columns import put_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from gristmill.core.step import LocalStep
+    from numpy.typing import NDArray
+
+    from gristmill.core.step import GlobalStep
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.outputs.split_files import Annotator
     from gristmill.pipeline.stages.runner import StageRunner
-    from gristmill.pipeline.stages.slices.slice_task import SliceResult
-    from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.pipeline.stages.stage_context import SliceResult, StageContext
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifests.step_outcomes import Decontaminated, Deduplicated
-    from gristmill.shards.manifests.stored_files import StoredFile
+    from gristmill.shards.manifest import Decontaminated, Deduplicated
+    from gristmill.shards.stored_files import StoredFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,7 @@ class Barrier(Protocol):
         """Make the units of the next stage.
 
         Called once in a run, in the parent process, with all sources that come to an equal step. Must give the same
-        units whatever the number of workers and however often the run was stopped.
+        units for any number of workers, however often the run was stopped.
         """
 
 
@@ -100,9 +114,104 @@ class AnnotatingBarrier(Barrier, Protocol):
 
 def list_stored_inputs(result: SliceResult) -> list[StoredInput]:
     """List what a unit of an earlier stage left in the work folder, one input for each file."""
-    return [StoredInput(file.data.path, file.rows, file.split) for file in result.split_files]
+    return [StoredInput(file.data, file.rows, file.split) for file in result.split_files]
 
 
 def list_training_inputs(result: SliceResult) -> list[StoredInput]:
     """List the files with training records among `list_stored_inputs`."""
     return [stored_input for stored_input in list_stored_inputs(result) if stored_input.split == TRAIN]
+
+
+class _EditText(LocalStep, tag="edit_text", frozen=True, kw_only=True):
+    """The step in whose name texts are replaced: no column is added."""
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        return StepResult(batch)
+
+
+def pair_with_notes(
+    batches: Iterable[pa.RecordBatch], notes: NDArray[Any], first_row: int
+) -> Iterator[tuple[pa.RecordBatch, NDArray[Any]]]:
+    """Pair each batch with its notes, whose `row` then counts from the start of the batch.
+
+    `notes` are those of a whole unit, by `row`; the stream begins at row `first_row` of the unit.
+    """
+    row = first_row
+    for batch in batches:
+        in_batch = notes[slice(*np.searchsorted(notes["row"], [row, row + batch.num_rows]))].copy()
+        in_batch["row"] -= np.uint32(row)
+        yield batch, in_batch
+        row += batch.num_rows
+
+
+def replace_texts(
+    step: str, batch: pa.RecordBatch, texts: Mapping[int, str], is_kept: NDArray[np.bool_], help: str | None = None
+) -> pa.RecordBatch:
+    """Replace the texts of some rows, also in the JSON records; only rows that are kept are left.
+
+    Raises:
+        UsageError: A JSON record cannot be edited; the message names the step, and `help` says what to do.
+    """
+    if texts:
+        column = [texts.get(row, text) for row, text in enumerate(batch.column(TEXT).to_pylist())]
+        batch, quarantined = put_columns(_EditText(), batch, {TEXT: pa.array(column, batch.column(TEXT).type)})
+        if quarantined:
+            raise UsageError(f"{step}: the text of a record cannot be edited: {quarantined[0].message}", help=help)
+    return select_rows(batch, is_kept)
+
+
+BARRIERS: dict[str, str] = {
+    "gristmill.steps.decontaminate.decontaminate.Decontaminate": (
+        "gristmill.pipeline.barriers.decontamination.DecontaminateBarrier"
+    ),
+    "gristmill.steps.deduplicate.deduplicate.Deduplicate": (
+        "gristmill.pipeline.barriers.deduplicate.deduplication.DeduplicateBarrier"
+    ),
+    "gristmill.steps.deduplicate.deduplicate.DeduplicatePieces": (
+        "gristmill.pipeline.barriers.duplicate_pieces.PiecesBarrier"
+    ),
+    "gristmill.steps.sampling.Limit": "gristmill.pipeline.barriers.limit_and_split.LimitBarrier",
+    "gristmill.steps.mix.Mix": "gristmill.pipeline.barriers.mix_barrier.MixBarrier",
+    "gristmill.steps.sampling.Shuffle": "gristmill.pipeline.barriers.shuffle.ShuffleBarrier",
+    "gristmill.steps.sampling.SplitByCount": "gristmill.pipeline.barriers.limit_and_split.SplitBarrier",
+}
+"""By the class of a global step: the class that makes its barrier from the step, imported when a recipe needs it. A
+subclass has the barrier of its base."""
+
+
+def make_barrier(step: GlobalStep) -> Barrier:
+    """Make the barrier of a step.
+
+    Raises:
+        UsageError: No barrier is registered for the step's class.
+    """
+    bases = (f"{base.__module__}.{base.__qualname__}" for base in type(step).__mro__)
+    home = next((BARRIERS[base] for base in bases if base in BARRIERS), None)
+    make = _load_plugin_barrier(step) if home is None else _import_barrier(home)
+    return make(step)
+
+
+def find_annotator(step: GlobalStep) -> Annotator | None:
+    """Find what notes for the step's barrier what it has to know of records, while the stage before it runs."""
+    barrier = make_barrier(step)
+    return barrier.annotator if isinstance(barrier, AnnotatingBarrier) else None
+
+
+def _import_barrier(home: str) -> Callable[[Any], Barrier]:
+    module, _, name = home.rpartition(".")
+    barrier: Callable[[Any], Barrier] = getattr(import_module(module), name)
+    return barrier
+
+
+def _load_plugin_barrier(step: GlobalStep) -> Callable[[Any], Barrier]:
+    """Load the barrier of a step that is not built in."""
+    plugin = find_plugin(BARRIER, step.name)
+    if plugin is None:
+        raise UsageError(
+            f"step {step.name} needs all records at once, and no barrier is registered for {type(step).__name__}",
+            help=f"give its package an entry point {step.name} in {GROUPS[BARRIER]}, or make it a LocalStep",
+        )
+    loaded = plugin.load()
+    if not (isinstance(loaded, type) and callable(getattr(loaded, "pass_sources", None))):
+        raise plugin.make_type_error(loaded, "a class with the method pass_sources")
+    return loaded

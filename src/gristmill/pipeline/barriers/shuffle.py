@@ -23,31 +23,25 @@ from gristmill.pipeline.stages.outputs.split_files import SplitFile, open_stem
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import stored_path
 from gristmill.shards.canonical import canonicalize_schema
-from gristmill.steps.read import CELL_BYTES
-from gristmill.steps.records.source_column import with_source
-from gristmill.storage.stored_paths import path_below
+from gristmill.shards.stored_files import StoredRange
+from gristmill.steps.edit_columns import with_source
+from gristmill.steps.read.cells import CELL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.slices.slice_task import SliceResult
-    from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.pipeline.stages.stage_context import SliceResult, StageContext
     from gristmill.pipeline.stages.stored import StoredInput
-    from gristmill.steps.shuffle import Shuffle
+    from gristmill.shards.stored_files import StoredFile
+    from gristmill.steps.sampling import Shuffle
     from gristmill.storage.locations import Location
 
-BUCKET_BYTES = 64 << 20
 
-
-@dataclass(frozen=True, slots=True)
-class StoredBlock:
+class StoredBlock(StoredRange, frozen=True, kw_only=True):
     """One record batch in a file of Arrow blocks."""
 
-    path: str
-    start: int
-    size: int
     rows: int
 
 
@@ -84,10 +78,7 @@ class StoredBucket:
             yield rows.slice(first, step)
 
     def _read(self, root: Location, block: StoredBlock) -> list[pa.RecordBatch]:
-        with path_below(root, block.path).open("rb") as file:
-            file.seek(block.start)
-            message = pa.ipc.read_message(pa.py_buffer(file.read(block.size)))
-        return [pa.ipc.read_record_batch(message, self.schema)]
+        return [pa.ipc.read_record_batch(pa.ipc.read_message(block.read(root)), self.schema)]
 
 
 class ScatteredUnit(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +86,10 @@ class ScatteredUnit(msgspec.Struct, frozen=True, kw_only=True):
 
     part: SplitFile
     buckets: list[int]
+
+    def files(self) -> list[StoredFile]:
+        """List the files in the work folder."""
+        return self.part.files()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +152,7 @@ class ShuffleBarrier:
     ) -> list[StageUnit]:
         # Only blocks are counted: the number of files they are in depends on the size of the tasks.
         files = [file for _, result in pairs for file in result.split_files if file.split == TRAIN]
-        num_buckets = -(-sum(sum(file.data_blocks) for file in files) // BUCKET_BYTES)
+        num_buckets = -(-sum(sum(file.data_blocks) for file in files) // run.plan.layout.bucket_bytes)
         tasks = []
         for unit, result in pairs:
             name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
@@ -183,7 +178,7 @@ class ShuffleBarrier:
 
 
 def _select_held_out(unit: StageUnit, result: SliceResult) -> Iterator[StageUnit]:
-    """Give the records of a unit that are not for training as a unit of their own, if there are any."""
+    """Give the records of a unit that are not for training as a separate unit, if there are any."""
     inputs = tuple(stored_input for stored_input in list_stored_inputs(result) if stored_input.split != TRAIN)
     if inputs:
         yield replace(unit, fingerprint=fingerprint.of(unit.fingerprint, "held out"), inputs=inputs)
@@ -191,6 +186,6 @@ def _select_held_out(unit: StageUnit, result: SliceResult) -> Iterator[StageUnit
 
 def _locate_blocks(file: SplitFile) -> Iterator[StoredBlock]:
     start = 0
-    for rows, size in zip(file.row_blocks, file.data_blocks, strict=True):
-        yield StoredBlock(file.data.path, start, size, rows)
+    for rows, size, checksum in zip(file.row_blocks, file.data_blocks, file.block_checksums, strict=True):
+        yield StoredBlock(file=file.data, start=start, num_bytes=size, checksum=checksum, rows=rows)
         start += size

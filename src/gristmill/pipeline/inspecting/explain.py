@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
 from gristmill.core.records import ORIGIN, RECORD, SPLIT
-from gristmill.core.step import Finding  # noqa: TC001  (msgspec looks for it)
-from gristmill.pipeline.inspecting.duplicate_lookup import RemovedDocument, find_removed_parts
-from gristmill.pipeline.planning.input_positions import parse_positions
+from gristmill.core.step import Finding, find_untrusted_template
+from gristmill.pipeline.inspecting.trace import RemovedDocument, find_removed_parts
 from gristmill.pipeline.planning.plan import make_plan
-from gristmill.pipeline.planning.trial import run_with_limits
+from gristmill.pipeline.planning.trials import run_with_limits
+from gristmill.pipeline.stages.outputs.dropped import parse_positions
 from gristmill.shards.dataset import Origin, open_dataset
-from gristmill.shards.manifests.stored_files import MANIFEST
-from gristmill.steps.read import open_reader
-from gristmill.steps.records.columns import list_value_columns
-from gristmill.steps.records.put_columns import put_columns
+from gristmill.shards.stored_files import MANIFEST
+from gristmill.steps.column_names import list_value_columns
+from gristmill.steps.edit_columns import put_columns
+from gristmill.steps.read.source import open_reader
 from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import QuarantinedRecord, SourceFile, StepResult
-    from gristmill.core.step import GlobalStep, LocalStep
-    from gristmill.pipeline.planning.input_positions import InputPosition
+    from gristmill.core.step import LocalStep
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
+    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.stages.outputs.dropped import InputPosition
 
 KEPT, CHANGED, DROPPED, QUARANTINED, NOT_KNOWN, NOT_TRIED = (
     "kept",
@@ -215,7 +215,7 @@ def _try_all_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removal
     """Send the record through every step; in a worker with limits if one of them runs an untrusted template."""
     arguments = source, batch, seed, removals
     steps = [step for stage in source.stages for step in stage.steps]
-    templates = [step.untrusted_template for step in steps if step.untrusted_template]
+    templates = [*filter(None, map(find_untrusted_template, steps))]
     if not templates:
         return list(_try_steps(*arguments))
     outcomes: list[StepOutcome] = run_with_limits(
@@ -235,9 +235,9 @@ def _try_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _
                 continue
             outcome, batch = _try_step(step, batch, seed)
             is_there &= outcome.outcome in (KEPT, CHANGED)
-            if not step.is_added_by_plan:
+            if not step.traits.is_added_by_plan:
                 yield outcome
-        if stage.global_step is not None and stage.global_step.lists_removals:
+        if stage.global_step is not None and stage.global_step.traits.lists_removals:
             outcome = removals.find_outcome(num_deduplicated, stage.global_step.name, batch, is_there=is_there)
             num_deduplicated += 1
             is_there &= outcome.outcome in (KEPT, CHANGED)
@@ -245,7 +245,8 @@ def _try_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _
         elif stage.global_step is not None:
             yield StepOutcome(step=stage.global_step.name, outcome=NOT_KNOWN)
         if stage.global_step is not None:
-            batch = _pass_barrier(stage.global_step, batch, seed)
+            sample_step = stage.global_step.sample_step()
+            batch = batch if sample_step is None else sample_step.apply(batch, seed).batch
 
 
 def _try_step(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepOutcome, pa.RecordBatch]:
@@ -275,12 +276,6 @@ def _add_missing_columns(step: LocalStep, batch: pa.RecordBatch, findings: list[
     columns = {name: pa.array([values.get(name)], schema.field(name).type) for name in added}
     extended, quarantined = put_columns(step, batch, columns)
     return batch if quarantined else extended
-
-
-def _pass_barrier(barrier: GlobalStep, batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
-    """Give the record the columns that it has behind a barrier."""
-    sample_step = barrier.sample_step()
-    return batch if sample_step is None else sample_step.apply(batch, seed).batch
 
 
 def _record_values(batch: pa.RecordBatch) -> dict[str, Any]:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import UsageError
-from gristmill.report.view.collections.dataset_rows import DatasetRows
+from gristmill.report.view.dataset_rows import DatasetRows
 from gristmill.report.view.rows import StepRow
 from gristmill.shards.dataset import open_dataset
-from gristmill.shards.manifests.stored_files import MANIFEST
+from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from gristmill.report.view.notebook import View
     from gristmill.report.view.rows import Rows
+    from gristmill.report.view.server import View
     from gristmill.shards.dataset import Dataset
     from gristmill.stream import Stream
 
@@ -102,12 +102,12 @@ def open_collections(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Rows]
             others |= _open_lines(name, dataset)
     collections: dict[str, Rows] = {}
     if len(datasets) == 2:
-        from gristmill.report.view.collections.difference_rows import DifferenceRows  # noqa: PLC0415  (a first screen is fast)
+        from gristmill.report.view.difference_rows import DifferenceRows  # noqa: PLC0415  (a first screen is fast)
 
         collections["differences"] = DifferenceRows(*datasets.values())
     collections |= datasets | others
     if files:
-        from gristmill.report.view.collections.file_rows import FileRows  # noqa: PLC0415
+        from gristmill.report.view.raw_files import FileRows  # noqa: PLC0415
 
         collections["files"] = FileRows(files)
     return collections
@@ -120,7 +120,7 @@ def _open_lines(name: str, dataset: Dataset) -> dict[str, Rows]:
     for title, stored in (("quarantined", manifest.quarantine.files), ("dropped", manifest.dropped)):
         files = [file for file in stored if ".jsonl" in file.path]
         if files:
-            from gristmill.report.view.collections.line_rows import LineRows  # noqa: PLC0415
+            from gristmill.report.view.line_rows import LineRows  # noqa: PLC0415
 
             collections[f"{name} · {title}"] = LineRows(f"{name} · {title}", dataset, files)
     return collections
@@ -139,7 +139,7 @@ def view(*paths: str | os.PathLike[str], rows: int = 5, port: int = 0) -> View:
     Returns:
         The server's address (`url`), and `close()`, which ends it. It ends with the process, too.
     """
-    from gristmill.report.view.notebook import View  # noqa: PLC0415  (the command needs none of it)
+    from gristmill.report.view.server import View  # noqa: PLC0415  (the command needs none of it)
 
     if not paths:
         raise UsageError("there is nothing to view", help='for example gm.view("out")')

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
-from gristmill.engine.observing.progress import Activity
 from gristmill.engine.parallel_map import parallel_map
-from gristmill.pipeline.jobs.tokenizer_jobs import train_tokenizer
-from gristmill.steps.read import Read
+from gristmill.engine.progress import Activity
+from gristmill.pipeline.jobs.training_jobs import train_tokenizer
+from gristmill.steps.read.read import Read
 from gristmill.storage.commit import make_folder, write_file
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ sources:
 
 steps:
   - length: {min_chars: 60}              # drops shorter documents, counted as too_short
-  - deduplicate: {prefer: [code]}        # one of each set of alike texts; see out/dropped
+  - deduplicate: {prefer: [code]}        # one of each set of similar texts; see out/dropped
   - split: {validation: 0.01}            # by the hash of the text, so copies stay on one side
   - tokenize: {tokenizer: tokenizer}     # ends each document with <|endoftext|>
   - pack: {row_length: 1024}             # best fit: no document is cut unless it is longer than a row

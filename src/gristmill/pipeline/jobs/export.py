@@ -1,8 +1,9 @@
 """`gristmill.export`: writes a finished dataset in another format, with all workers at once.
 
 Shards are measured where the manifest has no sizes, files are created at their full size under temporary names, and
-each shard is written to its offset by whichever worker is free. This process then syncs and renames the files; no data
-passes through it.
+each shard is written to its offset by the next free worker. This process then syncs and renames the files; no data
+passes through it. For a repository of the Hugging Face Hub the files are local first, then one commit adds all of them
+and a card.
 """
 
 from __future__ import annotations
@@ -10,39 +11,38 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from gristmill.core.checks import check_choice, check_whole_number
 from gristmill.core.errors import ClusterError, UsageError
-from gristmill.core.names import check_choice
-from gristmill.core.numbers import check_whole_number
 from gristmill.engine.tasks import Task
+from gristmill.exports.dataset_card import CARD, make_card
 from gristmill.exports.formats import export_formats, find_export_format
-from gristmill.exports.layout import ExportSplit, Targets
+from gristmill.exports.layout import ExportSplit, Targets, describe_unpadded
 from gristmill.exports.tables import find_members
-from gristmill.exports.tokens import describe_unpadded
 from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
-from gristmill.pipeline.jobs.export_result import ExportResult
-from gristmill.pipeline.jobs.export_schema import JSON_SHARD_FORMATS, sample_schema
-from gristmill.pipeline.jobs.export_shards import measure_shards, select_shards
+from gristmill.pipeline.jobs.export_shards import JSON_SHARD_FORMATS, measure_shards, sample_schema, select_shards
 from gristmill.pipeline.jobs.job_pool import open_job_pool
-from gristmill.pipeline.planning.stores import check_store
-from gristmill.shards.manifests.manifest_file import load_manifest
+from gristmill.pipeline.planning.placement import check_store
+from gristmill.shards.manifest_file import load_manifest
 from gristmill.shards.token_rows import has_image_references
+from gristmill.storage.hub import parse_hub_target
 from gristmill.storage.locations import measure_file, parse_location
-from gristmill.storage.preallocated import PreallocatedFiles
+from gristmill.storage.parallel_files import PreallocatedFiles, UploadedFiles
 from gristmill.storage.urls import HUB, find_protocol
+from gristmill.storage.user_cache import open_staging_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gristmill.engine.tasks import Context
     from gristmill.exports.layout import ExportFormat, Layout, PlannedFile, ShardSlot
     from gristmill.pipeline.jobs.job_pool import JobPool
-    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifest import Manifest
     from gristmill.storage.locations import Location
-    from gristmill.storage.uploaded_files import UploadedFiles
 
 WorkerState = dict[str, tuple["Layout", list[str]]]
 """By split: the layout, and the paths of the files to fill."""
@@ -90,13 +90,13 @@ def export(
             "training" for chats in parquet and jsonl, else "stored".
         licences: The licence of each source, for the card on the Hub.
         row_group_rows: The rows in a row group of parquet (default: 32 MiB) and megatron-bridge (default: 500). Readers
-            that give each rank row groups of its own need several of them.
+            that give each rank separate row groups need several of them.
         overwrite: Replace existing files.
         workers: The number of workers; "auto": as many as this machine allows.
         backend: "processes", "threads", "serial", or "ray": the nodes of a Ray cluster, which all mount the folder of
             the files and see the dataset under the same names.
         ray_address: The cluster, for `backend="ray"`. Default: `RAY_ADDRESS`, a running cluster, or a new one here.
-        progress: None: bars on a terminal, lines elsewhere; True: always bars; False: nothing.
+        progress: None: bars on a terminal, lines otherwise; True: always bars; False: nothing.
 
     Returns:
         The files, the rows of each split, how to use them, and notes on what readers may not expect.
@@ -117,8 +117,6 @@ def export(
             ray_address=ray_address,
             progress=progress,
         )
-        from gristmill.pipeline.jobs.hub_export import export_to_hub  # noqa: PLC0415  (few exports go to the Hub)
-
         return export_to_hub(dataset, str(path), export_locally, dict(licences or {}), overwrite=overwrite)
     if licences:
         raise UsageError("licences are for the card of a repository on the Hub", help="leave them out")
@@ -137,6 +135,7 @@ def export(
     _check_row_groups(export_format, row_group_rows)
     slots = select_shards(manifest, folder, split, source)
     is_built_in = type(export_format).__module__.startswith("gristmill.")
+    size = None
     with open_job_pool(
         workers=workers,
         backend=backend,
@@ -146,8 +145,9 @@ def export(
     ) as pool:
         if export_format.counts_tokens:
             vocab_size = vocab_size or (manifest.tokenizer.vocab_size if manifest.tokenizer is not None else None)
-            slots, max_id = measure_shards(slots, pool.run, with_max=vocab_size is None)
-            vocab_size = vocab_size or max_id + 1
+            with_ids = export_format.depends_on_ids or vocab_size is None
+            slots, size = measure_shards(slots, pool.run, with_ids=with_ids)
+            vocab_size = vocab_size or size.max_id + 1
         is_json = manifest.format in JSON_SHARD_FORMATS and find_members(manifest) is None
         samples_schema = export_format.needs_typed_columns and is_json
         splits = [
@@ -157,6 +157,7 @@ def export(
                 manifest=manifest,
                 schema=sample_schema(split_slots, manifest.format) if samples_schema else manifest.schema.to_arrow(),
                 vocab_size=vocab_size or 0,
+                dataset_size=size,
                 columns=columns,
                 row_group_rows=row_group_rows,
             )
@@ -176,13 +177,29 @@ def export(
             suffixes=export_format.folder_suffixes,
             overwrite=overwrite,
         )
-    usage = [layout.usage(prefix) for layout in layouts.values()]
+    usage = [_describe_usage(layout, export_format, prefix, name) for name, layout in layouts.items()]
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
     if not export_format.pads_documents:
         notes += describe_unpadded(manifest)
     local_files = [file for file in files if isinstance(file, Path)]
     uploaded = {str(file): measure_file(file) or 0 for file in files if not isinstance(file, Path)}
     return ExportResult(local_files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan, uploaded)
+
+
+def _describe_usage(layout: Layout, format: ExportFormat, prefix: str, split: str) -> str:
+    """Show how to use the files of a split: where they are, or after a copy if their readers open only local files."""
+    protocol = find_protocol(prefix)
+    if protocol is None or protocol in format.readable_stores:
+        return layout.usage(prefix)
+    key = prefix.partition("://")[2]
+    if format.folder_suffixes:
+        local_prefix = f"{Path(key).name}/"
+        copy = f'"{key}", "{local_prefix}", recursive=True'
+    else:
+        local_prefix = Path(key).name
+        copy = f'"{key}_{split}*", "./"'
+    command = f"python -c 'import fsspec; fsspec.filesystem(\"{protocol}\").get({copy})'"
+    return f"{layout.usage(local_prefix)}  # after: {command}"
 
 
 def _describe_order(manifest: Manifest, splits: list[str]) -> list[str]:
@@ -287,8 +304,6 @@ def _write_files(
 def _open_files(prefix: str, suffixes: tuple[str, ...]) -> PreallocatedFiles | UploadedFiles:
     if find_protocol(prefix) is None:
         return PreallocatedFiles(prefix, suffixes=suffixes)
-    from gristmill.storage.uploaded_files import UploadedFiles  # noqa: PLC0415  (most exports are local)
-
     return UploadedFiles(prefix, suffixes=suffixes)
 
 
@@ -313,3 +328,63 @@ def _fill_shard(task: Task, context: Context) -> int:
         num_nan = layout.fill(slot, targets)
     context.count(rows=slot.rows)
     return num_nan or 0
+
+
+def export_to_hub(
+    dataset: str | os.PathLike[str],
+    url: str,
+    export_locally: Callable[..., ExportResult],
+    licences: dict[str, str],
+    *,
+    overwrite: bool,
+) -> ExportResult:
+    """Export to a folder of the user's cache, and add all files and a card to a repository in one commit."""
+    repository = parse_hub_target(url)
+    manifest = load_manifest(parse_location(dataset))
+    for name in licences:
+        check_choice("a source in licences", name, sorted(manifest.books))
+    name = repository.id.rpartition("/")[2]
+    in_repository, last_commit = repository.list_files()
+    existing = sorted(path for path in in_repository if path == CARD or path.startswith(f"data/{name}_"))
+    if existing and not overwrite:
+        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
+        raise UsageError(
+            f"{existing[0]}{more} of {repository.url} would be overwritten",
+            help="choose another repository, or allow it (--overwrite)",
+        )
+    with open_staging_folder("exports") as folder:
+        exported = export_locally(path=folder / "data" / name)
+        files = {file.relative_to(folder).as_posix(): file for file in exported.files}
+        sizes = {path: file.stat().st_size for path, file in files.items()}
+        patterns = {split: _find_split_pattern(split, name, files) for split in exported.rows}
+        card = make_card(name, manifest, exported.rows, patterns, licences)
+        message = f"Add {sum(exported.rows.values()):,} rows, dataset hash {manifest.dataset_hash}"
+        additions: dict[str, Path | bytes] = {**files, CARD: card.encode()}
+        commit = repository.commit(additions, {*existing} - {*additions}, last_commit, message)
+    return replace(exported, files=[], usage=[f'load_dataset("{repository.id}")'], uploaded=sizes, commit=commit)
+
+
+def _find_split_pattern(split: str, name: str, files: Iterable[str]) -> str:
+    """Find a pattern for the files of a split in the repository."""
+    stem = f"data/{name}_{split}"
+    own = [path for path in files if path.startswith(stem)]
+    return own[0] if len(own) == 1 else f"{stem}*"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """The files that an export has written, and how to use them."""
+
+    files: list[Path]
+    rows: dict[str, int]
+    """The number of rows in each split."""
+    usage: list[str]
+    """How to use the files, in one line for each split."""
+    notes: list[str]
+    """Warnings where sources follow one another, or documents are not padded as `align` of `pack` intends."""
+    nan_as_null: int = 0
+    """How many numbers that JSON cannot hold (NaN, infinity) were written as null."""
+    uploaded: dict[str, int] = field(default_factory=dict)
+    """Instead of `files`, where they went to a store: the URL of each, and its bytes. On the Hub: its path there."""
+    commit: str | None = None
+    """The address of the commit on the Hub."""

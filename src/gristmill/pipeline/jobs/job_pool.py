@@ -35,7 +35,7 @@ class JobPool:
     def store_jobs_at(self, stem: Location) -> None:
         """Choose the beginning of paths for descriptions of tasks that are too large for a message to a node."""
         if self.settings is not None:
-            self.settings.job_stem = stem
+            self.settings.store_jobs_at(stem)
 
 
 @contextmanager

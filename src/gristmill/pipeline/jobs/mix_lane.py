@@ -1,4 +1,4 @@
-"""The shards of a mix. Each is written by a task of its own, and the inputs alone decide where it ends.
+"""The shards of a mix. Each is written by a separate task, and the inputs alone decide where it ends.
 
 Interleaved, each source has its share of every beginning of the lane: a task knows how many rows of each source come
 before its shard, and reads on from there. A worker holds one block: the next to be written.
@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.engine.tasks import Task
-from gristmill.order.interleaving import Interleaving
-from gristmill.pipeline.planning.units import UNIT_BYTES
-from gristmill.pipeline.stages.interleave import RowCursor, interleave_rows
-from gristmill.pipeline.stages.node_check import check_node
+from gristmill.order.mixture import Interleaving
+from gristmill.pipeline.stages.join import RowCursor, interleave_rows
+from gristmill.pipeline.stages.preparation import check_node
 from gristmill.pipeline.work_folder import work_path
-from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
 from gristmill.shards.block_index import ShardBlocks, scan_blocks
-from gristmill.shards.manifests.manifest import MIXED
-from gristmill.shards.manifests.stored_files import Shard
+from gristmill.shards.canonical import STREAM_END, stream_block, stream_header
+from gristmill.shards.manifest import MIXED
+from gristmill.shards.stored_files import Shard
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
-from gristmill.steps.read import CELL_BYTES
-from gristmill.steps.records.source_column import with_source
+from gristmill.steps.edit_columns import with_source
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
@@ -36,8 +34,9 @@ if TYPE_CHECKING:
 
     from gristmill.engine.tasks import Context
     from gristmill.pipeline.jobs.job_pool import RunTasks
-    from gristmill.pipeline.jobs.mix_rows import SelectedRows
-    from gristmill.pipeline.stages.node_check import NodeCheck
+    from gristmill.pipeline.jobs.mix_inputs import SelectedRows
+    from gristmill.pipeline.planning.units import UnitLayout
+    from gristmill.pipeline.stages.preparation import NodeCheck
     from gristmill.storage.locations import Location
 
 SPLIT = "train"
@@ -128,11 +127,11 @@ class SourceShard:
 PlannedShard = InterleavedShard | SourceShard
 
 
-def plan_interleaved(sources: Sequence[SelectedRows], num_bytes: int) -> list[PlannedShard]:
+def plan_interleaved(sources: Sequence[SelectedRows], num_bytes: int, layout: UnitLayout) -> list[PlannedShard]:
     """Plan the shards of one lane for all sources; the selected rows have about this many bytes."""
     order = Interleaving([rows.num_rows for rows in sources])
-    shard_rows = -(-order.num_records // max(1, -(-num_bytes // UNIT_BYTES)))
-    block_rows = max(1, order.num_records * CELL_BYTES // max(num_bytes, 1))
+    shard_rows = -(-order.num_records // max(1, -(-num_bytes // layout.unit_bytes)))
+    block_rows = max(1, order.num_records * layout.cell_bytes // max(num_bytes, 1))
     borders = order.borders(shard_rows).tolist()
     return [
         InterleavedShard(number, number * shard_rows, drawn, next_drawn, block_rows)

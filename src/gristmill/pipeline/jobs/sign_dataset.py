@@ -18,30 +18,24 @@ from gristmill.pipeline.barriers.deduplicate.sign import DocumentSigner
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.kept_signatures import INDEX, SIGNATURES, KeptShard, KeptSignatures, load_kept_signatures
 from gristmill.steps.deduplicate.deduplicate import AGAINST, Deduplicate
-from gristmill.steps.read import (
-    Read,
-    list_source_files,
-    open_reader,
-    plan_schema,
-    with_detected_format,
-)
+from gristmill.steps.read.read import Read
+from gristmill.steps.read.schema import plan_schema
+from gristmill.steps.read.source import list_source_files, open_reader, with_detected_format
 from gristmill.storage.commit import remove_temporaries, write_file
-from gristmill.storage.listing.paths import find_files
 from gristmill.storage.locations import list_files_below
+from gristmill.storage.paths import find_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
 
     from gristmill.core.records import SourceFile
-    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.engine.tasks import Context
+    from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.stages.options import RunOptions
-    from gristmill.shards.manifests.manifest import Manifest
-    from gristmill.shards.manifests.stored_files import Shard
-    from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.pipeline.stages.stage_context import RunOptions
+    from gristmill.shards.manifest import Manifest
+    from gristmill.shards.stored_files import Shard
+    from gristmill.storage.leases import HeldOutput
     from gristmill.storage.locations import Location
 
 
@@ -65,7 +59,9 @@ def keep_signatures(
     plan: Plan, manifest: Manifest, options: RunOptions, held: HeldOutput, pool: WorkerPool | None = None
 ) -> None:
     """Sign the shards of a dataset that have no signatures yet, if a step of its recipe asks for it."""
-    step = _find_step(plan)
+    steps = [step for source in plan.sources for stage in source.stages for step in stage.all_steps]
+    keeping = [step for step in steps if isinstance(step, Deduplicate) and step.keep_signatures]
+    step = keeping[-1] if keeping else None
     if step is None:
         return
     # The plan has seen to it that all sources have one field of texts.
@@ -73,7 +69,11 @@ def keep_signatures(
     index = load_kept_signatures(folder)
     is_known = index is not None and index.signer == signer and index.text == text
     sizes = dict(list_files_below(folder / SIGNATURES)) if index and is_known else {}
-    known = {shard.xxh3: shard for shard in index.shards if _has_files(shard, sizes)} if index and is_known else {}
+    known = {
+        shard.xxh3: shard
+        for shard in (index.shards if index and is_known else ())
+        if all(sizes.get(file.path.removeprefix(f"{SIGNATURES}/")) == file.bytes for file in shard.files)
+    }
     shards = [shard for _, _, shard in manifest.shards()]
     paths = {shard.path: shard.xxh3 for shard in shards}
     if (
@@ -101,17 +101,6 @@ def keep_signatures(
     new_index = KeptSignatures(signer=signer, text=text, shards=entries)
     write_file(folder / INDEX, msgspec.json.encode(new_index), held.run_id)
     _remove_others(folder, new_index)
-
-
-def _find_step(plan: Plan) -> Deduplicate | None:
-    """Find the last step of the plan that keeps signatures."""
-    steps = [step for source in plan.sources for stage in source.stages for step in stage.all_steps]
-    keeping = [step for step in steps if isinstance(step, Deduplicate) and step.keep_signatures]
-    return keeping[-1] if keeping else None
-
-
-def _has_files(shard: KeptShard, sizes: Mapping[str, int]) -> bool:
-    return all(sizes.get(file.path.removeprefix(f"{SIGNATURES}/")) == file.bytes for file in shard.files)
 
 
 def _make_tasks(folder: Location, step: Deduplicate, text: str, shards: list[Shard], run_id: str) -> list[Task]:

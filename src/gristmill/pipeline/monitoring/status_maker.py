@@ -1,6 +1,11 @@
-"""Measures a running job: from the engine's observer and workers to a `RunStatus`.
+"""Measures a running job: from the engine's observer and workers to a `RunStatus`, with a line on why it is slow.
 
 Costs two small files of `/proc` a worker and look. Workers on other machines are measured by the agents of their nodes.
+The reason is the first of a few rules that fits:
+
+no worker is ready ─▶ starting       little memory, or fewer workers for it ─▶ memory
+counts stand still ─▶ stalled        workers wait: nothing queued ─▶ straggler, else ─▶ starved
+busy workers use little CPU ─▶ reading, or the machine's other work; else ─▶ computing
 """
 
 from __future__ import annotations
@@ -14,21 +19,30 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import structs
 
-from gristmill.engine.machine import resources
+from gristmill.core.quantities import format_bytes, format_count
+from gristmill.engine import machine
 from gristmill.engine.tasks import Task
-from gristmill.pipeline.monitoring.bottleneck import find_bottleneck
-from gristmill.pipeline.monitoring.run_status import MAX_WORKERS, EndedJob, RunStatus, WorkerStatus
+from gristmill.pipeline.monitoring.run_status import MAX_WORKERS, Bottleneck, EndedJob, RunStatus, WorkerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gristmill.engine.observing.observer import Observer
-    from gristmill.engine.pool.job_workers import JobWorkers, PooledWorker
+    from gristmill.engine.job_workers import JobWorkers, PooledWorker
+    from gristmill.engine.observer import Observer
     from gristmill.engine.tasks import Stopwatch
+
 
 _RATE_SECONDS = 15.0
 _CPU_SECONDS = 1.0
 """The least time over which a share of a CPU is measured."""
+_SHORT_MEMORY = 0.1
+"""The share of memory that is left when memory is called short."""
+_STALL_SECONDS = 60.0
+_BUSY_CPU = 0.7
+"""A worker that uses less of a CPU than this is waiting for something."""
+_STORE_WAIT = 0.25
+"""The share of their time that tasks wait for a store, from which on it is what slows them."""
+_STRAGGLER_SECONDS = 2.0
 
 
 @runtime_checkable
@@ -83,7 +97,7 @@ class StatusMaker:
             counts=counts,
             seconds_without_progress=round(now - self._moved, 1),
             workers=shown,
-            parent_cpu_share=self._measure_cpu(os.getpid(), resources.read_process_use(os.getpid())[0], now),
+            parent_cpu_share=self._measure_cpu(os.getpid(), machine.read_process_use(os.getpid())[0], now),
             workers_reduced=observer.reduction,
             records_per_second=records_rate,
             bytes_per_second=bytes_rate,
@@ -106,9 +120,9 @@ class StatusMaker:
                 for job in self._stopwatch.jobs
             ],
             load=round(os.getloadavg()[0], 2),
-            num_cpus=len(resources.find_usable_cpus()),
-            memory_limit=resources.read_memory_limit(),
-            memory_available=resources.read_memory_available(),
+            num_cpus=len(machine.find_usable_cpus()),
+            memory_limit=machine.read_memory_limit(),
+            memory_available=machine.read_memory_available(),
             work_seconds=round(observer.seconds_since_ready, 3),
             cpu_seconds=round(sum(worker.cpu_seconds for worker in self._stopwatch.measure_workers(observer)), 2),
             peak_bytes=sum(worker.peak_bytes for worker in observer.workers),
@@ -131,8 +145,8 @@ class StatusMaker:
         if remote is not None:
             cpu_share, memory = self._measure_cpu(handle, remote.cpu_seconds, now), remote.memory_bytes
         elif pid is not None and handle.node is None:
-            cpu_share = self._measure_cpu(pid, resources.read_process_use(pid)[0], now)
-            memory = resources.read_process_bytes(pid)
+            cpu_share = self._measure_cpu(pid, machine.read_process_use(pid)[0], now)
+            memory = machine.read_process_bytes(pid)
         else:  # on another machine, and not measured yet
             cpu_share, memory = None, 0
         counts = {**worker.counts, **_read_counts(worker)}
@@ -162,7 +176,7 @@ class StatusMaker:
         return share
 
     def _measure_rates(self, counts: Mapping[str, int], now: float) -> tuple[float, float]:
-        """Measure records and bytes a second over the last seconds of a job."""
+        """Measure records/s and bytes/s over the last seconds of a job."""
         samples = self._samples
         amounts = counts.get("records", 0), counts.get("bytes", 0)
         if samples and amounts < samples[-1][1:]:  # another job, or a task that failed
@@ -196,3 +210,70 @@ def _read_counts(worker: PooledWorker) -> dict[str, int]:
 
 def _describe_task(task: Task, num_bytes: int) -> str:
     return task.payload.describe_place(num_bytes) if isinstance(task.payload, Placed) else task.id
+
+
+def find_bottleneck(status: RunStatus) -> Bottleneck:
+    """Find what slows a run.
+
+    >>> from gristmill.pipeline.monitoring.run_status import RunStatus, WorkerStatus
+    >>> workers = [WorkerStatus(name="a", state="busy", task="x.jsonl, byte 17", seconds=90.0, cpu_share=1.0),
+    ...            WorkerStatus(name="b", state="idle")]
+    >>> status = RunStatus(run="1", host="h", pid=1, backend="processes", written=0.0, job="running", done=9, total=10,
+    ...                    num_workers=2, num_busy=1, workers=workers)
+    >>> find_bottleneck(status).text
+    'straggler: 1 worker waits for the last task: x.jsonl, byte 17 on a for 90 s'
+    """
+    ready = [worker for worker in status.workers if worker.state != "starting"]
+    if not ready:
+        return Bottleneck("starting", "starting: no worker is ready yet")
+    if status.workers_reduced:
+        return Bottleneck("memory", f"memory: {format_count(status.num_workers, 'worker')}; {status.workers_reduced}")
+    if status.memory_limit and status.memory_available < _SHORT_MEMORY * status.memory_limit:
+        left = f"{format_bytes(status.memory_available)} of {format_bytes(status.memory_limit)} are free"
+        return Bottleneck("memory", f"memory: {left}; fewer workers or a smaller batch need less")
+    slowest = status.slowest
+    if status.seconds_without_progress > _STALL_SECONDS and slowest is not None:
+        return Bottleneck(
+            "stalled", f"stalled: no progress for {status.seconds_without_progress:,.0f} s: {slowest.describe()}"
+        )
+    return _find_idleness(status) or _find_waiting(status)
+
+
+def _find_idleness(status: RunStatus) -> Bottleneck | None:
+    """Find why workers have no task: the last ones are running, or the next ones are not ready."""
+    num_idle = status.num_workers - status.num_busy
+    slowest = status.slowest
+    if slowest is None and num_idle > 0:
+        return Bottleneck("starved", "starved: no worker has a task; the main process is making the next ones")
+    if num_idle <= 0 or slowest is None or slowest.seconds < _STRAGGLER_SECONDS:
+        return None
+    waits = f"{format_count(num_idle, 'worker')} wait{'s' if num_idle == 1 else ''}"
+    num_left = None if status.total is None else status.total - status.done
+    if num_left is not None and num_left <= status.num_busy:
+        tasks = "task" if num_left == 1 else f"{num_left:,} tasks"
+        return Bottleneck("straggler", f"straggler: {waits} for the last {tasks}: {slowest.describe()}")
+    if status.parent_cpu_share is not None and status.parent_cpu_share > _BUSY_CPU:
+        share = f"{status.parent_cpu_share:.0%}"
+        return Bottleneck("starved", f"starved: {waits} for the main process, which uses {share} of a CPU")
+    return Bottleneck("starved", f"starved: {waits} for tasks that depend on {slowest.describe()}")
+
+
+def _find_waiting(status: RunStatus) -> Bottleneck:
+    """Find what busy workers wait for, if they do."""
+    shares = [worker.cpu_share for worker in status.workers if worker.state == "busy" and worker.cpu_share is not None]
+    if not shares:
+        return Bottleneck()
+    share = sum(shares) / len(shares)
+    waited, worked = status.counts.get("store:wait_ms", 0), status.counts.get("store:task_ms", 0)
+    if worked and waited / worked > _STORE_WAIT:
+        return Bottleneck("reading", f"reading: tasks wait {waited / worked:.0%} of their time for the store")
+    if share >= _BUSY_CPU:
+        return Bottleneck(
+            "computing", f"computing: busy workers use {share:.0%} of a CPU each; more cores would make it faster"
+        )
+    if status.num_cpus and status.load > 1.5 * max(status.num_cpus, status.num_busy):
+        load = f"its load is {status.load:.1f} on {format_count(status.num_cpus, 'CPU')}"
+        return Bottleneck("machine", f"machine: busy workers get {share:.0%} of a CPU each; {load}")
+    return Bottleneck(
+        "reading", f"reading: busy workers use only {share:.0%} of a CPU each; they wait for the disk or the network"
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from gristmill.core.names import join_names
+from gristmill.core.checks import join_names
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import (
@@ -18,25 +18,31 @@ from gristmill.pipeline.planning.compatibility import (
     check_sources,
     has_joining_step,
     make_order_note,
+    unite_sources,
 )
-from gristmill.pipeline.planning.notebook import render_text
-from gristmill.pipeline.planning.outline import Outline, SourceOutline, propose_unit_bytes
-from gristmill.pipeline.planning.placement.in_process import Placement, PlacementRequest, choose_placement
-from gristmill.pipeline.planning.sources.python_records import sample_python_records
-from gristmill.pipeline.planning.sources.source_draft import StepResolver, draft_source, plan_source
-from gristmill.pipeline.planning.sources.unite_sources import unite_sources
-from gristmill.pipeline.planning.sources.used_plugins import describe_packages, find_used_plugins
-from gristmill.pipeline.planning.stores import check_output_store, check_work_place, choose_stores
-from gristmill.pipeline.planning.units import UNIT_BYTES, can_cut_cells, choose_cut
+from gristmill.pipeline.planning.fingerprint import describe_packages, find_used_plugins
+from gristmill.pipeline.planning.outline import Outline, SourceOutline, expect_memory, propose_unit_bytes, render_text
+from gristmill.pipeline.planning.placement import (
+    Placement,
+    PlacementRequest,
+    check_output_store,
+    check_work_place,
+    choose_placement,
+    choose_stores,
+)
+from gristmill.pipeline.planning.python_records import sample_python_records
+from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
+from gristmill.pipeline.planning.units import UnitLayout, can_cut_cells, choose_cut
 from gristmill.pipeline.work_folder import check_writable
-from gristmill.runtime.loaded_content import TOKENIZER, forget_content
+from gristmill.runtime.process import TOKENIZER, forget_content
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.token_rows import is_masked, shard_schema
-from gristmill.steps.pack.pack import Pack
+from gristmill.steps.pack import Pack
 from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
 from gristmill.storage.locations import StorePath, parse_location
-from gristmill.storage.user_cache.plan_cache import use_plan_cache
+from gristmill.storage.remembered_proofs import use_plan_cache
+from gristmill.text.chats.jinja_environment import are_limits_enforced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,13 +51,13 @@ if TYPE_CHECKING:
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.step import Step
-    from gristmill.engine.machine.pinning import Pin
-    from gristmill.engine.pool.worker_pool import WorkerPool
-    from gristmill.pipeline.planning.expected_memory import ExpectedMemory
-    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
+    from gristmill.engine.machine import Pin
+    from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.pipeline.planning.outline import ExpectedMemory
+    from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.planning.units import UnitCut
-    from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
-    from gristmill.steps.read import Read
+    from gristmill.shards.manifest_file import TokenizerSnapshot
+    from gristmill.steps.read.read import Read
     from gristmill.storage.locations import Location
 
 
@@ -71,6 +77,7 @@ class Plan:
     """Whether only the first records of each source are read, for a quick look."""
     plugins: dict[str, str] = field(default_factory=dict)
     """The packages of steps, barriers and readers that are not built in, as in the manifest."""
+    layout: UnitLayout = UnitLayout()
 
     @property
     def work(self) -> Location | None:
@@ -114,7 +121,7 @@ class Plan:
             sources.append([source.name, source.read_parameters, files, source.described_steps])
         write = fingerprint.describe_steps(self.output_steps)
         recipe = self.recipe
-        scale = [recipe.unit_scale] if recipe.unit_scale != 1 else []  # the usual size has no part in older hashes
+        scale = [recipe.unit_scale] if recipe.unit_scale != 1 else []
         side_files = (recipe.keep_dropped, recipe.keep_scores)
         return fingerprint.of(recipe.seed, sources, write, self.versions, recipe.mixture, *side_files, *scale)
 
@@ -150,8 +157,6 @@ class Plan:
         )
 
     def _expect_memory(self, sources: Sequence[SourceOutline]) -> ExpectedMemory:
-        from gristmill.pipeline.planning.expected_memory import expect_memory  # noqa: PLC0415  (runs print no outline)
-
         num_tasks = sum(source.num_tasks for source in sources)
         num_bytes = sum(source.unpacked_bytes for source in sources)
         slice_bytes = self.recipe.slice_bytes
@@ -163,7 +168,7 @@ class Plan:
                 for source in self.sources
                 for stage in source.stages
             ),
-            slice_bytes=min(UNIT_BYTES, largest_bytes),
+            slice_bytes=min(self.layout.unit_bytes, largest_bytes),
             num_tasks=num_tasks,
             in_process=self.placement.backend in IN_PROCESS_BACKENDS,
             barrier_bytes=self._expect_barrier_bytes(num_bytes),
@@ -180,7 +185,9 @@ class Plan:
         """Make the function that cuts units of a source as a run would do; `bytes_after` are those of later sources."""
         slice_bytes = self.recipe.slice_bytes
         cuts_cells = can_cut_cells(source.stages[0].steps, self.recipe.keep_dropped)
-        return lambda in_source: choose_cut(slice_bytes, num_workers, bytes_after + in_source, cuts_cells=cuts_cells)
+        return lambda in_source: choose_cut(
+            slice_bytes, num_workers, bytes_after + in_source, self.layout, cuts_cells=cuts_cells
+        )
 
     def __str__(self) -> str:
         return str(self.outline())
@@ -207,16 +214,17 @@ def make_plan(
     allowed_endpoints: Collection[str] = (),
     pool: WorkerPool | None = None,
     on_placement: Callable[[Placement, Location, int], object] | None = None,
+    layout: UnitLayout = UnitLayout(),
 ) -> Plan:
-    """Check a recipe against its files, and raise `UsageError` for whatever would fail later.
+    """Check a recipe against its files, and raise `UsageError` for anything that would fail later.
 
     Args:
         recipe: The recipe.
         limit: Plan only this many records of each source.
         backend: As for the run; unless it is in this process, the plan calls the user's functions in a worker too.
         workers: As for the run.
-        timeout: Seconds for the user's functions in that worker, and for untrusted chat templates, which always run
-            in one.
+        timeout: Seconds for the user's functions in that worker, and for untrusted chat templates, which run in one
+            unless the backend is "serial".
         pin: As for the run.
         spooled: How to read the records from Python, by source, where the run has written them to files. Without it
             the plan sees only the first of them.
@@ -226,6 +234,7 @@ def make_plan(
         pool: The pool from which the plan takes the workers for its trials.
         on_placement: Called with the place of the run, its output and the bytes of its input as soon as the files are
             listed, so that workers can start while the plan is made.
+        layout: The sizes of units, slices and what barriers store.
     """
     choose_stores(recipe, allowed_endpoints)
     check_output_store(recipe.output, backend)
@@ -236,7 +245,7 @@ def make_plan(
     check_joined_lane(recipe)
     resolver = StepResolver(recipe.path("."), tell)
     reads = sample_python_records(recipe) if spooled is None else spooled
-    apart = backend not in IN_PROCESS_BACKENDS
+    in_worker = backend not in IN_PROCESS_BACKENDS
     row_length = pack.row_length if pack is not None else None
     drafts = [
         draft_source(
@@ -247,6 +256,7 @@ def make_plan(
             limit=limit,
             spooled=reads.get(name),
             tell=tell,
+            layout=layout,
         )
         for name, source in recipe.sources.items()
     ]
@@ -254,7 +264,7 @@ def make_plan(
     if any(getattr(step, "keep_signatures", False) for draft in drafts for step in draft.branch.steps):
         check_kept_signatures(output, [draft.read for draft in drafts])
     placement = choose_placement(
-        PlacementRequest(backend=backend, workers=workers, timeout=timeout, pin=pin),
+        PlacementRequest(backend=backend, workers=workers, timeout=timeout, pin=pin, layout=layout),
         [step for draft in drafts for step in (draft.read, *draft.branch.steps)],
         [(draft.read, draft.files) for draft in drafts],
         output,
@@ -270,11 +280,13 @@ def make_plan(
             draft,
             write,
             # A sample of records from Python is in this process, where no worker finds it.
-            apart=apart and not (spooled is None and draft.branch.name in reads),
+            in_worker=in_worker and not (spooled is None and draft.branch.name in reads),
+            runs_templates_here=backend == "serial" and are_limits_enforced(),
             timeout=timeout,
             pool=pool,
             tell=tell,
             debug=debug,
+            layout=layout,
         )
         for draft in drafts
     )
@@ -290,7 +302,16 @@ def make_plan(
     versions = fingerprint.find_versions() | describe_packages(packages.values())
     plugins = {name: str(package) for name, package in packages.items()}
     return Plan(
-        recipe, output, sources, write, pack, versions, placement, is_limited=limit is not None, plugins=plugins
+        recipe,
+        output,
+        sources,
+        write,
+        pack,
+        versions,
+        placement,
+        is_limited=limit is not None,
+        plugins=plugins,
+        layout=layout,
     )
 
 

@@ -22,8 +22,9 @@ import xxhash
 
 from gristmill.core.recipe import AUTO, is_built_in
 from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
-from gristmill.steps.read import CELL_BYTES, UnpackedPiece
-from gristmill.storage.codecs.compression import find_codec
+from gristmill.steps.deduplicate.partitions import MIN_PIECE_BYTES
+from gristmill.steps.read.cells import CELL_BYTES, UnpackedPiece
+from gristmill.storage.codecs import find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,14 +33,6 @@ if TYPE_CHECKING:
 
 LAYOUT_VERSION = 3
 """A number to raise whenever the same files would be cut or grouped in another way; part of all fingerprints."""
-CELLS_PER_UNIT = 16
-UNIT_BYTES = 64 << 20
-MIN_GROUP_BYTES = 16 << 20
-# Opening a file takes as long as reading this much of it. Counted, it ends groups of tiny files early enough to share
-# the work among tasks.
-FILE_OPEN_BYTES = 4 << 10
-MIN_PART_BYTES = 512 << 10
-"""The least input of a task that does slow work: about 50 ms of rendering, where a task costs about 5."""
 _SHARES_PER_WORKER = 2
 _WHOLE_SHARE = 3 / 4
 """What is left of a unit is one slice if the next slice would have at least this share of it."""
@@ -47,6 +40,41 @@ COMPRESSED_SIZE_FACTOR = 4
 """A compressed file counts as this many times its size. The estimate shapes bytes: it decides where groups of
 compressed files end and which of them share a cell, so whoever changes it must raise `LAYOUT_VERSION`. What a plan
 prints has an estimate of its own (`outline`), which may be improved at any time."""
+
+
+class UnitLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes by which a run cuts its work. Every run has the same; tests have smaller ones.
+
+    The first group shapes the output: whoever changes a default of it must raise `LAYOUT_VERSION`.
+    """
+
+    cell_bytes: int = CELL_BYTES
+    cells_per_unit: int = 16
+    unit_bytes: int = 64 << 20
+    min_group_bytes: int = 16 << 20
+    file_open_bytes: int = 4 << 10
+    """Opening a file takes as long as reading this much of it. Counted, it ends groups of tiny files early enough to
+    share the work among tasks."""
+    unpack_bytes: int = 16 << 20
+    """A compressed file from this size on is unpacked first, so that all workers can share it."""
+    bucket_bytes: int = 64 << 20
+    """Shuffled records are stored in buckets of about this size, each of which a task holds in memory."""
+
+    max_in_process_bytes: int = 8 << 20
+    """A run of more input takes place in worker processes."""
+    min_part_bytes: int = 512 << 10
+    """The least input of a task that does slow work: about 50 ms of rendering, where a task costs about 5."""
+    feed_bytes: int = 40_000
+    """Bytes of a slice for each worker. A task costs the parent up to 1 ms, in which a worker does about 40 KB of the
+    fastest work: 1,000 workers need slices of 40 MB, or they wait for the parent."""
+    messages_per_worker: int = 4
+    """Tasks are sent together only where each worker still gets this many messages."""
+    min_piece_bytes: int = MIN_PIECE_BYTES
+    """On a store, no piece of what deduplication stores is smaller: a request takes as long as reading this much."""
+    max_pieces: int = 10**6
+    """The most pieces of files that partitions are read from before they are merged."""
+    max_listed_shards: int = 10_000
+    """The shards of a larger dataset are listed in a file of their own, not in the manifest."""
 
 
 class CellPart(msgspec.Struct, frozen=True, gc=False):
@@ -75,10 +103,9 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     part: CellPart | None = None
     """If it is a part of its only cell: which."""
 
-    @property
-    def is_small(self) -> bool:
-        """Whether it is a whole file of less than a cell."""
-        return self.num_bytes < CELL_BYTES and self.first == 0 and self.stop is None and self.piece is None
+    def is_small(self, cell_bytes: int) -> bool:
+        """Tell whether it is a whole file of less than a cell."""
+        return self.num_bytes < cell_bytes and self.first == 0 and self.stop is None and self.piece is None
 
     def identity(self) -> tuple[object, ...]:
         """Return what the output depends on, for fingerprints."""
@@ -101,6 +128,7 @@ def make_units(
     files: Iterable[SourceFile],
     cell_sizes: Callable[[SourceFile], Sequence[int] | None],
     unpacked: Callable[[SourceFile], Iterable[Span] | None],
+    layout: UnitLayout,
     scale: int = 1,
 ) -> Iterator[Unit]:
     """Make the units of files, in path order, `scale` times as large as usual.
@@ -113,7 +141,7 @@ def make_units(
     for file in files:
         pieces = unpacked(file)
         if pieces is None:
-            pieces = _cut_large_file(file, cell_sizes, scale)
+            pieces = _cut_large_file(file, cell_sizes, layout, scale)
             pieces_per_unit = 1
         else:
             pieces_per_unit = scale
@@ -127,8 +155,8 @@ def make_units(
             continue
         num_bytes = file.num_bytes * (COMPRESSED_SIZE_FACTOR if find_codec(file.relative) is not None else 1)
         group.append(Span(file, num_bytes=num_bytes))
-        group_bytes += num_bytes + FILE_OPEN_BYTES
-        if _is_group_end(group[-1], group_bytes, scale):
+        group_bytes += num_bytes + layout.file_open_bytes
+        if _is_group_end(group[-1], group_bytes, layout, scale):
             yield Unit(tuple(group))
             group, group_bytes = [], 0
     if group:
@@ -136,11 +164,11 @@ def make_units(
 
 
 def _cut_large_file(
-    file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None], scale: int
+    file: SourceFile, cell_sizes: Callable[[SourceFile], Sequence[int] | None], layout: UnitLayout, scale: int
 ) -> list[Span] | None:
     """Cut a large file into spans of one unit each; None for a file that is read whole."""
-    num_cells = scale * CELLS_PER_UNIT
-    sizes = cell_sizes(file) if file.num_bytes > scale * UNIT_BYTES else None
+    num_cells = scale * layout.cells_per_unit
+    sizes = cell_sizes(file) if file.num_bytes > scale * layout.unit_bytes else None
     if sizes is None or len(sizes) <= num_cells:
         return None
     return [
@@ -149,17 +177,17 @@ def _cut_large_file(
     ]
 
 
-def _is_group_end(span: Span, group_bytes: int, scale: int) -> bool:
-    if group_bytes >= scale * UNIT_BYTES:
+def _is_group_end(span: Span, group_bytes: int, layout: UnitLayout, scale: int) -> bool:
+    if group_bytes >= scale * layout.unit_bytes:
         return True
-    min_bytes = scale * MIN_GROUP_BYTES
+    min_bytes = scale * layout.min_group_bytes
     # The hash of the path decides, not the files before it, so that borders stay where they are when a file is added.
     # A file of 1 MiB ends a group with a chance of 1/16: beyond the minimum, groups grow by about 16 MiB.
-    chance = min(1.0, (span.num_bytes + FILE_OPEN_BYTES) / min_bytes)
+    chance = min(1.0, (span.num_bytes + layout.file_open_bytes) / min_bytes)
     return group_bytes >= min_bytes and xxhash.xxh3_64_intdigest(span.file.relative.encode()) < chance * 2**64
 
 
-def cluster_small_files(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
+def cluster_small_files(spans: Iterable[Span], cell_bytes: int) -> Iterator[tuple[Span, ...]]:
     """Cluster consecutive small files as long as all fit into a cell; every other span stays alone.
 
     Clusters depend only on the spans that follow, so a worker whose slice begins with a cluster finds the same borders.
@@ -167,10 +195,10 @@ def cluster_small_files(spans: Iterable[Span]) -> Iterator[tuple[Span, ...]]:
     cluster: list[Span] = []
     size = 0
     for span in spans:
-        if cluster and not (span.is_small and size + span.num_bytes <= CELL_BYTES):
+        if cluster and not (span.is_small(cell_bytes) and size + span.num_bytes <= cell_bytes):
             yield tuple(cluster)
             cluster, size = [], 0
-        if span.is_small:
+        if span.is_small(cell_bytes):
             cluster.append(span)
             size += span.num_bytes
         else:
@@ -186,7 +214,7 @@ class UnitCut(msgspec.Struct, frozen=True, kw_only=True):
     together. With two workers, four shares and 40 MiB left, slices of 2, 2, 1, 1, 1, 1, 1 and 1 cells follow.
 
     It holds only numbers, and a unit's files and its cut decide the slices. So a run that resumes finds the slices of
-    the run before it, whatever its own number of workers.
+    the run before it, regardless of its number of workers.
     """
 
     min_bytes: int
@@ -207,50 +235,48 @@ class UnitCut(msgspec.Struct, frozen=True, kw_only=True):
         return max(size, bytes_left) if bytes_left * _WHOLE_SHARE <= size else size
 
 
-_FEED_BYTES = 40_000
-"""Bytes of a slice for each worker. A task costs the parent up to 1 ms, in which a worker does about 40 KB of the
-fastest work: 1,000 workers need slices of 40 MB, or they wait for the parent."""
 _MAX_FEED_BYTES = 1 << 30
 """The most that a slice must have for the parent's sake: what is lost with a worker."""
-_MESSAGES_PER_WORKER = 4
-"""Tasks are sent together only where each worker still gets this many messages."""
 
 
-def choose_cut(slice_bytes: int | Literal["auto"], num_workers: int, bytes_after: int, *, cuts_cells: bool) -> UnitCut:
+def choose_cut(
+    slice_bytes: int | Literal["auto"], num_workers: int, bytes_after: int, layout: UnitLayout, *, cuts_cells: bool
+) -> UnitCut:
     """Choose how to cut a unit that is followed by `bytes_after` in its stage.
 
     Slices have the size that the recipe asks for, or sizes that keep this many workers busy to the end of the stage. A
     single worker is always busy: its units stay whole. No slice is so small that one parent could not feed all workers;
     where units are smaller than that, several go in one message (`choose_tasks_per_message`).
 
-    >>> [choose_cut("auto", workers, 0, cuts_cells=False).min_bytes >> 20 for workers in (2, 200, 1000, 10_000)]
+    >>> cuts = [choose_cut("auto", workers, 0, UnitLayout(), cuts_cells=False) for workers in (2, 200, 1000, 10_000)]
+    >>> [cut.min_bytes >> 20 for cut in cuts]
     [4, 7, 38, 381]
     """
     if slice_bytes != AUTO:
         return UnitCut(min_bytes=slice_bytes, max_bytes=slice_bytes)
-    bytes_to_feed = min(num_workers * _FEED_BYTES, _MAX_FEED_BYTES)
-    cuts_cells = cuts_cells and bytes_to_feed < CELL_BYTES
+    bytes_to_feed = min(num_workers * layout.feed_bytes, _MAX_FEED_BYTES)
+    cuts_cells = cuts_cells and bytes_to_feed < layout.cell_bytes
     return UnitCut(
-        min_bytes=max(bytes_to_feed, MIN_PART_BYTES if cuts_cells else CELL_BYTES),
-        max_bytes=max(UNIT_BYTES, 2 * bytes_to_feed),
+        min_bytes=max(bytes_to_feed, layout.min_part_bytes if cuts_cells else layout.cell_bytes),
+        max_bytes=max(layout.unit_bytes, 2 * bytes_to_feed),
         num_shares=_SHARES_PER_WORKER * num_workers if num_workers > 1 else 1,
         bytes_after=bytes_after,
         cuts_cells=cuts_cells and num_workers > 1,
     )
 
 
-def choose_tasks_per_message(num_workers: int, num_tasks: int, num_bytes: int) -> int:
+def choose_tasks_per_message(num_workers: int, num_tasks: int, num_bytes: int, layout: UnitLayout) -> int:
     """Choose how many tasks a worker gets at once, of a stage of this many: 1, unless they are too small to feed all.
 
-    >>> choose_tasks_per_message(1000, 10**6, 10**6 << 26), choose_tasks_per_message(10_000, 10**6, 10**6 << 26)
-    (1, 6)
-    >>> choose_tasks_per_message(10_000, 50_000, 50_000 << 26)  # fewer at once, so that all workers end together
+    >>> [choose_tasks_per_message(workers, 10**6, 10**6 << 26, UnitLayout()) for workers in (1000, 10_000)]
+    [1, 6]
+    >>> choose_tasks_per_message(10_000, 50_000, 50_000 << 26, UnitLayout())  # fewer: all workers end together
     1
     """
-    if num_workers * _FEED_BYTES <= UNIT_BYTES or not num_bytes:
+    if num_workers * layout.feed_bytes <= layout.unit_bytes or not num_bytes:
         return 1
-    wanted = -(-num_workers * _FEED_BYTES * num_tasks // num_bytes)
-    return max(1, min(wanted, num_tasks // (_MESSAGES_PER_WORKER * num_workers)))
+    wanted = -(-num_workers * layout.feed_bytes * num_tasks // num_bytes)
+    return max(1, min(wanted, num_tasks // (layout.messages_per_worker * num_workers)))
 
 
 def can_cut_cells(steps: Iterable[LocalStep], keep_dropped: str | None) -> bool:
@@ -263,13 +289,13 @@ def can_cut_cells(steps: Iterable[LocalStep], keep_dropped: str | None) -> bool:
 
 
 def cut_into_slices(
-    unit: Unit, cut: UnitCut, cell_sizes: Callable[[SourceFile], Sequence[int] | None]
+    unit: Unit, cut: UnitCut, cell_sizes: Callable[[SourceFile], Sequence[int] | None], cell_bytes: int
 ) -> list[tuple[Span, ...]]:
     """Cut a unit's spans into slices; a cluster is never cut, and a part of a cell is a slice of its own."""
     slices = _SliceList(cut, unit.num_bytes)
-    for cluster in cluster_small_files(unit.spans):
+    for cluster in cluster_small_files(unit.spans, cell_bytes):
         slices.make_room(sum(span.num_bytes for span in cluster))
-        cells = _list_cells(cluster[0], cell_sizes, cut) if slices.must_cut(cluster) else None
+        cells = _list_cells(cluster[0], cell_sizes, cell_bytes, cut) if slices.must_cut(cluster) else None
         for piece in [cluster] if cells is None else cells:
             slices.add(piece)
     slices.end_slice()
@@ -321,16 +347,16 @@ class _SliceList:
 
 
 def _list_cells(
-    span: Span, cell_sizes: Callable[[SourceFile], Sequence[int] | None], cut: UnitCut
+    span: Span, cell_sizes: Callable[[SourceFile], Sequence[int] | None], cell_bytes: int, cut: UnitCut
 ) -> list[tuple[Span, ...]] | None:
     """List the cells of a span, each as a span of its own; None for one that is read as a whole."""
-    if span.is_small and not cut.cuts_cells:
+    if span.is_small(cell_bytes) and not cut.cuts_cells:
         return None
     offset = 0
     sizes = cell_sizes(span.file) if span.piece is None else None
     if span.piece is not None:
         # Cells are numbered over the whole file; a piece begins at its own first cell.
-        offset, sizes = span.piece.first_cell, [CELL_BYTES] * span.piece.num_cells
+        offset, sizes = span.piece.first_cell, [cell_bytes] * span.piece.num_cells
     if sizes is None:
         return None
     last = span.stop if span.stop is not None else offset + len(sizes)

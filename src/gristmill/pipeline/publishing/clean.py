@@ -1,19 +1,24 @@
-"""Removing what a killed run left: its work folder and temporary files. A finished dataset stays as it is."""
+"""Locking an output folder for one run at a time, and removing what a killed run left: work folder, temporary files."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.publishing import journal
-from gristmill.shards.manifests.stored_files import MANIFEST
-from gristmill.storage.leases.output_lock import hold_output
+from gristmill.shards.stored_files import MANIFEST
+from gristmill.storage.commit import make_folder
+from gristmill.storage.leases import hold_output
 from gristmill.storage.locations import list_files_below
 from gristmill.storage.lock import LOCK_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gristmill.storage.leases import HeldOutput
     from gristmill.storage.locations import Location
 
 
@@ -61,3 +66,13 @@ def _measure_files(folder: Location) -> dict[str, int]:
         for path, num_bytes in list_files_below(folder)
         if path.rpartition("/")[2] != LOCK_NAME and not work_folder.is_lease_path(path)
     }
+
+
+@contextmanager
+def lock_output(folder: Location, *, take_over: bool = False) -> Iterator[HeldOutput]:
+    """Make and lock a folder, and recover from an interrupted publish. `take_over`: from a run that may be alive."""
+    work_folder.check_output_folder(folder)
+    make_folder(folder)
+    with hold_output(folder, MANIFEST, work_folder.LEASE, take_over=take_over) as held:
+        journal.recover_interrupted_publish(folder, held.run_id)
+        yield held

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.pipeline.publishing.journal import manifest_paths
-from gristmill.pipeline.stages.receipt_log.receipts import encode_receipt
+from gristmill.pipeline.stages.receipts import encode_receipt
 from gristmill.pipeline.work_folder import is_work_path
-from gristmill.shards.manifests.stored_files import LaneIndex, Shard, StoredFile
+from gristmill.shards.stored_files import LaneIndex, Shard, StoredFile
 from gristmill.shards.token_rows import is_masked
 from gristmill.storage.commit import is_lease_epoch
-from gristmill.storage.listing.known_files import KnownFiles
+from gristmill.storage.listing import KnownFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks, SplitFile
-    from gristmill.pipeline.stages.slices.slice_task import SliceResult
+    from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifests.manifest import Manifest
+    from gristmill.shards.manifest import Manifest
 
 
 class FilePlacer:
@@ -160,4 +160,4 @@ def _replace_paths(split_file: SplitFile, targets: Mapping[str, str]) -> SplitFi
         for name in ("data", "origins")
         if (file := getattr(split_file, name)) is not None
     }
-    return msgspec.structs.replace(split_file, **placed)
+    return msgspec.structs.replace(split_file, versions=[], **placed)  # a dataset may be copied before it is updated

@@ -15,15 +15,17 @@ are undone. Both may be interrupted and repeated as often as it takes.
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.pipeline.stages.receipt_log.receipt_storage import open_receipts
-from gristmill.pipeline.stages.slices.slice_task import SliceResult
+from gristmill.pipeline.stages.receipts import open_receipts
+from gristmill.pipeline.stages.stage_context import SliceResult
 from gristmill.pipeline.work_folder import (
     JOURNAL,
+    RECEIPTS,
     UNIT_RECEIPTS,
     WORK_FOLDER,
     abort_uploads,
@@ -31,19 +33,20 @@ from gristmill.pipeline.work_folder import (
     remove_files,
     remove_work_folder,
 )
-from gristmill.shards.manifests.manifest_file import dump_manifest, load_manifest
-from gristmill.shards.manifests.stored_files import MANIFEST
-from gristmill.shards.report import REPORT_PAGE, make_derived_files
+from gristmill.shards.derived_files import REPORT_PAGE, make_derived_files
+from gristmill.shards.manifest_file import dump_manifest, load_manifest
+from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.commit import PendingFile, is_lease_epoch, make_folder, sync_folder, write_file
-from gristmill.storage.listing.known_files import KnownFiles
-from gristmill.storage.locations import StorePath, list_files_below
-from gristmill.storage.stored_paths import StoredPath, decode_stored, path_below
+from gristmill.storage.files import find_version
+from gristmill.storage.listing import KnownFiles
+from gristmill.storage.locations import StoredPath, StorePath, decode_stored, list_files_below, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gristmill.shards.manifests.manifest import Manifest
-    from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.pipeline.stages.outputs.split_files import SplitFile
+    from gristmill.shards.manifest import Manifest
+    from gristmill.storage.leases import HeldOutput
     from gristmill.storage.locations import Location
 
 _ATTEMPT = re.compile(r"-(\d{8})-[0-9a-f]{8}[-./]")
@@ -161,13 +164,32 @@ def find_damaged_file(root: Location, manifest: Manifest) -> str | None:
     return next((file.path for file in manifest.stored_files() if files.find_size(file.path) != file.bytes), None)
 
 
+def check_shards(root: Location, split_files: Iterable[SplitFile]) -> None:
+    """Look once at all files that become shards: raise `DamagedWorkError` for one that is not what its task wrote.
+
+    One of another version may have been copied, so its checksum tells. Cost: a `stat` for each, or the listing of a
+    store.
+    """
+    listed: dict[str, tuple[int, str]] = {}
+    if isinstance(root, StorePath):
+        store, key = root.open_store()
+        listed = {entry.key[len(key) + 1 :]: (entry.num_bytes, entry.version) for entry in store.list_all(key)}
+    for split_file in split_files:
+        for file, version in zip_longest(split_file.shard_files(), split_file.versions):
+            current = listed.get(file.path) if isinstance(root, StorePath) else find_version(file.below(root))
+            if current is None:
+                raise file.make_work_error(root, "is missing")
+            if current != (file.bytes, version or current[1]) and not file.is_intact(file.below(root)):
+                raise file.make_work_error(root, "was changed after it was written")
+
+
 def remove_orphans(
     root: Location, manifest: Manifest | None, held: HeldOutput, *, may_have_uploads: bool = True
 ) -> None:
     """Remove what killed runs, or workers of this one, have left where a lease is held: names that tell their epoch.
 
     Without a manifest nothing is finished, and all of it goes. Unfinished uploads are left only by what was killed;
-    looking for them takes a client of their own, and as long as all else of a small run.
+    looking for them takes a separate client, and as long as all else of a small run.
     """
     if not is_lease_epoch(held.run_id):
         return
@@ -187,6 +209,36 @@ def remove_orphans(
         folders = (f"{WORK_FOLDER}/", f"{SIGNATURES}/")
         abort_uploads(
             root, lambda path: path.startswith(folders) or (_is_left_over(path, held) and not path.startswith(theirs))
+        )
+
+
+def remove_replaced(root: Location, work: Location, run_id: str) -> None:
+    """Remove what this run has made after another one has taken over its output, unless the other one may use it.
+
+    That is what receipts name, and in the end the manifest. They are read in this order: one of them always tells.
+    """
+    ours = re.compile(rf'[^"]*-{run_id}[-./][^"]*')
+    used: set[str] = set()
+    try:
+        for path in (RECEIPTS, UNIT_RECEIPTS):
+            receipts = open_receipts(root / path, run_id, lambda: None)
+            for result in receipts.read_results(msgspec.Raw):
+                used.update(ours.findall(bytes(result).decode()))
+            receipts.close()
+    except FileNotFoundError:  # the other one is just emptying the work folder, and the next one does again
+        return
+    used.update(manifest_paths(find_manifest(root)))
+    for folder in {root, work}:
+        paths = [path for path, _ in list_files_below(folder)]
+        theirs = tuple({other[0] for path in paths if (other := _OTHER_OUTPUT.match(path))})
+        left_over = (path for path in paths if ours.fullmatch(path) and path not in used)
+        remove_files(
+            folder,
+            [
+                path
+                for path in left_over
+                if (is_work_path(path) or _ATTEMPT.search(path)) and not path.startswith(theirs)
+            ],
         )
 
 

@@ -1,7 +1,9 @@
 """Publishing: finished units become a dataset.
 
 The books are checked, files get their names (`file_placer`), the manifest says what there is, and `journal` puts all of
-it in place. A run that is killed anywhere on the way leaves the old dataset or the new one, never a mixture.
+it in place. A run that is killed anywhere on the way leaves the old dataset or the new one, never a mixture. An empty
+dataset is never made by accident: `allow_empty: true` in the recipe, or a `--limit`, allows it. Neither is part of any
+fingerprint, so a run that was refused is published by the next one from its receipts.
 """
 
 from __future__ import annotations
@@ -12,52 +14,46 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.core.books import find_imbalances, max_quarantined_records
-from gristmill.core.errors import BooksError, QuarantineError
+from gristmill.core.books import estimate_unread_records, find_imbalances, max_quarantined_records
+from gristmill.core.errors import BooksError, EmptyDatasetError, QuarantineError
 from gristmill.core.media import SAMPLES, list_byte_columns
 from gristmill.core.recipe import recipe_to_data
 from gristmill.core.records import TEXT
 from gristmill.core.splits import TRAIN
-from gristmill.pipeline.publishing.empty_datasets import refuse_empty
 from gristmill.pipeline.publishing.file_placer import FilePlacer
-from gristmill.pipeline.publishing.journal import find_manifest, replace_dataset
+from gristmill.pipeline.publishing.journal import check_shards, find_manifest, replace_dataset
 from gristmill.pipeline.publishing.side_files import (
+    find_quarantined_files,
     publish_dropped,
     publish_quarantine,
     publish_scores,
     publish_shard_list,
     publish_tokenizer,
     write_empty_shard,
+    write_energon_files,
 )
-from gristmill.pipeline.stages.slices.quarantine import ENVIRONMENT_REASONS
+from gristmill.pipeline.stages.outputs.quarantine import ENVIRONMENT_REASONS
 from gristmill.pipeline.work_folder import work_path
-from gristmill.shards.block_index import BlockIndexWriter, scan_blocks
-from gristmill.shards.manifests.manifest import MIXED, Manifest
-from gristmill.shards.manifests.stored_files import InputFile, Quarantine, Schema, file_key
+from gristmill.shards.block_index import BlockIndexWriter
+from gristmill.shards.manifest import MIXED, Manifest
+from gristmill.shards.stored_files import InputFile, Quarantine, Schema, file_key
 from gristmill.shards.token_rows import CHATS, TOKENS, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
     from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.publishing.mixed_lane import MixedLane
+    from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.pipeline.publishing.final_shards import MixedLane
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
     from gristmill.pipeline.stages.outputs.split_files import SplitFile
-    from gristmill.pipeline.stages.slices.slice_task import SliceResult
+    from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifests.step_outcomes import Decontaminated, Deduplicated
-    from gristmill.shards.manifests.stored_files import (
-        LaneIndex,
-        MixedShare,
-        ScoreFile,
-        Shard,
-        StoredFile,
-        TokenizerIdentity,
-    )
-    from gristmill.storage.leases.output_lock import HeldOutput
+    from gristmill.shards.manifest import Decontaminated, Deduplicated
+    from gristmill.shards.stored_files import LaneIndex, MixedShare, ScoreFile, Shard, StoredFile, TokenizerIdentity
+    from gristmill.storage.leases import HeldOutput
+
 
 _NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "work", "storage_options", "allow_empty", "report")
 
@@ -82,17 +78,24 @@ class FinishedSource:
         return zip(self.units, self.results, strict=True)
 
 
-def check_quarantine(plan: Plan, source: str, books: Sequence[Account]) -> None:
-    """Raise `QuarantineError` for a source of which too many records were quarantined."""
+def check_quarantine(
+    plan: Plan, source: SourcePlan, books: Sequence[Account], quarantine: Sequence[StoredFile]
+) -> None:
+    """Raise `QuarantineError` for a source of which too many records were quarantined, or too much was not read."""
     reasons = sum((account.quarantined for account in books), Counter[str]())
     num_records = books[0].records_in if books else 0
-    if reasons.total() > max_quarantined_records(num_records, plan.recipe.max_quarantine):
+    num_unread = sum(account.counters["unread_bytes"] for account in books)
+    num_lost = estimate_unread_records(num_records, source.num_bytes, num_unread)
+    if reasons.total() + num_lost > max_quarantined_records(num_records + num_lost, plan.recipe.max_quarantine):
         reasons_text = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        unread_text = f" and {num_unread:,} of {source.num_bytes:,} bytes could not be read" if num_unread else ""
         raise QuarantineError(
-            f"source {source}: {reasons.total():,} of {num_records:,} records were quarantined ({reasons_text}); "
-            f"at most {plan.recipe.max_quarantine:.2%} may be",
+            f"source {source.name}: {reasons.total():,} of {num_records:,} records were quarantined ({reasons_text})"
+            f"{unread_text}; at most {plan.recipe.max_quarantine:.2%} may be",
             help=f"see {plan.output / work_path('*.quarantine.jsonl')}; fix the input or the steps, or raise "
             "max_quarantine; what is done is kept",
+            source=source.name,
+            files=find_quarantined_files(plan.output, source, quarantine),
         )
 
 
@@ -120,7 +123,7 @@ def publish(
         plan,
         {name: source.books for name, source in finished.items()},
         splits=splits,
-        shard_list=publish_shard_list(plan.output, splits, placer),
+        shard_list=publish_shard_list(plan.output, splits, placer, plan.layout.max_listed_shards),
         index={
             split: {name: placer.place_index(split, name, lane) for name, lane in lanes[split].items()}
             for split in splits
@@ -133,13 +136,13 @@ def publish(
         deduplicated=[msgspec.structs.replace(step, file=placer.place_duplicates(step.file)) for step in deduplicated],
         decontaminated=list(decontaminated),
     )
-    # Units behind a barrier depend on all records before it, so that an update could not reuse one of them alone.
+    # Units after a barrier depend on all records before it, so that an update could not reuse one of them alone.
     reusable = [finished[source.name] for source in plan.sources if len(source.stages) == 1]
     receipts = placer.encode_receipts(pair for source in reusable for pair in source.unit_results())
     if plan.write.energon:
-        from gristmill.pipeline.publishing.energon import write_energon_files  # noqa: PLC0415  (few datasets)
-
         write_energon_files(plan.output, manifest, placer.moves, run_id)
+    written: list[FinishedSource | MixedLane] = [*finished.values(), *([lane] if lane is not None else [])]
+    check_shards(plan.output, (file for each in written for result in each.results for file in result.split_files))
     replace_dataset(plan.output, manifest, placer.moves, receipts, held)
     return manifest
 
@@ -155,10 +158,7 @@ def _place_shards(
     splits: dict[str, dict[str, list[Shard]]] = {}
 
     def place(file: SplitFile, name: str, fingerprint: str | None) -> None:
-        blocks = file.blocks()
-        if blocks is None:  # an update reuses a shard of before there was an index
-            blocks = scan_blocks(file.data.below(plan.output), file.data, file.rows, plan.write.format)
-        index.add(file.split, name, blocks)
+        index.add(file.split, name, file.blocks())
         splits.setdefault(file.split, {}).setdefault(name, []).append(placer.place_shard(file, name, fingerprint))
 
     lanes: dict[str, FinishedSource | MixedLane] = {**finished} if lane is None else {**finished, MIXED: lane}
@@ -196,8 +196,12 @@ def _make_manifest(
         for file in source.files
     }
     schema = plan.shard_schema
+    if tokenizer is not None:
+        kind = CHATS if is_masked(schema) else TOKENS
+    else:
+        kind = SAMPLES if TEXT not in schema.names and list_byte_columns(schema) else "documents"
     return Manifest(
-        kind=_find_kind(schema) if tokenizer is None else CHATS if is_masked(schema) else TOKENS,
+        kind=kind,
         format=plan.write.format,
         fingerprint=plan.fingerprint or "",
         environment_dependent=any(ENVIRONMENT_REASONS & set(counts) for counts in reasons.values()),
@@ -224,11 +228,6 @@ def _make_manifest(
     ).seal()
 
 
-def _find_kind(schema: pa.Schema) -> str:
-    """Find the kind of a dataset without tokens: records with bytes and no text are samples."""
-    return SAMPLES if TEXT not in schema.names and list_byte_columns(schema) else "documents"
-
-
 def describe_recipe(plan: Plan) -> dict[str, Any]:
     """Describe the recipe as JSON data: functions by their names, formats as they were detected."""
     data = {key: value for key, value in recipe_to_data(plan.recipe).items() if key not in _NOT_FINGERPRINTED}
@@ -243,3 +242,62 @@ def _count_quarantined(books: Sequence[Account]) -> dict[str, int]:
     """Count the quarantined records of a source by reason."""
     total = sum((account.quarantined for account in books), Counter[str]())
     return dict(sorted(total.items()))
+
+
+def refuse_empty(plan: Plan, books: Mapping[str, Sequence[Account]]) -> None:
+    """Raise `EmptyDatasetError` for a run that leaves nothing, unless that was allowed."""
+    if plan.recipe.allow_empty or plan.is_limited:
+        return
+    losses = "; ".join(f"{_describe_last_loss(accounts)} (source {name})" for name, accounts in books.items())
+    raise EmptyDatasetError(
+        f"no record is left: {losses}",
+        help="check that step or the files, or write allow_empty: true to make an empty dataset; what is done is kept",
+    )
+
+
+def list_warnings(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
+    """List what a user should know of a finished run: what is empty, and the counters that steps warn of."""
+    counted = []
+    for source in plan.sources:
+        sentences: dict[str, str] = {}
+        for stage in source.stages:
+            for step in stage.all_steps:
+                sentences |= step.traits.warnings_by_counter
+        counters = sum((account.counters for account in manifest.books.get(source.name, ())), Counter[str]())
+        counted += [
+            f"source {source.name}: {counters[name]:,} {sentences[name]}" for name in sentences if counters[name]
+        ]
+    return (*list_empty_warnings(plan, manifest), *counted)
+
+
+def list_empty_warnings(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
+    """List a warning for each source and split without a record, in a dataset that has some."""
+    rows: dict[str, int] = {}
+    for split, _, shard in manifest.shards():
+        rows[split] = rows.get(split, 0) + shard.rows
+    if not any(rows.values()):
+        return ()
+    sources = [
+        f"source {name} is empty: {_describe_last_loss(accounts)}"
+        for name, accounts in manifest.books.items()
+        if not accounts or accounts[-1].records_out == 0
+    ]
+    expected = {TRAIN: None, **{split: None for source in plan.sources for split in _list_expected_splits(source)}}
+    return (*sources, *(f"split {split} is empty" for split in expected if not rows.get(split)))
+
+
+def _list_expected_splits(source: SourcePlan) -> list[str]:
+    """List the splits that records of a source should be in."""
+    splits = [*(file.split for file in source.files if file.split), *source.empty_splits]
+    splits += [split for stage in source.stages for step in stage.all_steps for split in step.splits_added()]
+    return splits
+
+
+def _describe_last_loss(accounts: Sequence[Account]) -> str:
+    """Describe which step removed the last records, and by which rules."""
+    last = next((account for account in reversed(accounts) if account.records_in and not account.records_out), None)
+    if last is None:
+        return "there was none to read" if not any(account.records_in for account in accounts) else "none became a row"
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in (last.dropped + last.quarantined).most_common(5))
+    verb = "dropped" if last.dropped else "quarantined"
+    return f"step {last.step} {verb} the last {last.records_in:,} ({reasons})"

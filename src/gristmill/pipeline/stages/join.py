@@ -1,8 +1,8 @@
 """The task that joins the slices of a unit, and the sum of their results.
 
 It is run for units of several slices, and for formats in which no slice can write the unit's files (`unit_output`).
-Where the records of a cell were shared out among slices, they become one batch again first, so that the cell has one
-block, as if a single slice had read it.
+Where the records of a cell were divided among slices, they become one batch first, so that the cell has one block, as
+if a single slice had read it. `interleave_rows` joins rows of several sequences into one, a block at a time.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.books import add_books
+from gristmill.pipeline.stages.outputs.quarantine import join_runs
 from gristmill.pipeline.stages.outputs.sinks import SinkResult
 from gristmill.pipeline.stages.outputs.split_files import open_stem
-from gristmill.pipeline.stages.slices.quarantine import join_runs
-from gristmill.pipeline.stages.slices.slice_task import SliceResult
-from gristmill.pipeline.stages.stage_context import LoadedContext
+from gristmill.pipeline.stages.stage_context import LoadedContext, SliceResult
 from gristmill.pipeline.stages.stored import StoredInput
-from gristmill.shards.manifests.stored_files import StoredFile
+from gristmill.shards.stored_files import StoredFile
 from gristmill.storage.commit import PendingFile
-from gristmill.storage.stores.collected_uploads import collect_uploads
+from gristmill.storage.stores.uploads import collect_uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.outputs.split_files import OutputStem, ScoreBlocks
@@ -113,12 +115,13 @@ def _join_parts(
 ) -> SliceResult:
     """Make the result of a cell from those of its parts, as the slice would have made it that reads the cell."""
     books = add_books(part.books for part in parts)
-    join_runs([part.part_quarantine for part in parts], [account.step for account in books], stage.max_quarantine)
+    steps = [account.step for account in books]
+    join_runs(source, [part.part_quarantine for part in parts], steps, stage.max_quarantine)
     output = stage.sources[source].output
     with output.open_sink(stage.place_sink(source, stem), num_slices) as sink:
         for split in sorted({file.split for part in parts for file in part.split_files}):
             files = [file for part in parts for file in part.split_files if file.split == split]
-            batches = [batch for file in files for batch in StoredInput(file.data.path, file.rows).batches(stem.root)]
+            batches = [batch for file in files for batch in StoredInput(file.data, file.rows).batches(stem.root)]
             sink.add(pa.concat_batches(batches))
         sink_result = sink.commit()
     quarantine = _join_quarantine(parts, len(books), stem)
@@ -151,6 +154,38 @@ def _join_quarantine(parts: Sequence[SliceResult], num_accounts: int, stem: Outp
     path = f"{stem.stem}.quarantine.jsonl"
     with PendingFile(stem.root / path, stem.run_id) as joined:
         for file in files:
-            joined.write(file.below(stem.root).read_bytes())
+            joined.write(file.read_intact(stem.root))
         joined.commit(sync=stem.syncs)
     return [StoredFile(path=path, bytes=joined.num_bytes, xxh3=joined.checksum)]
+
+
+class RowCursor:
+    """A position in a sequence of batches, from which rows are taken in order."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest: pa.RecordBatch | None = None
+
+    def take(self, num_rows: int) -> Iterator[pa.RecordBatch]:
+        """Take the next rows, as views of the batches that hold them."""
+        while num_rows:
+            if self._rest is None or not self._rest.num_rows:
+                self._rest = next(self._batches)
+            piece = self._rest.slice(0, num_rows)
+            self._rest = self._rest.slice(piece.num_rows)
+            num_rows -= piece.num_rows
+            yield piece
+
+
+def interleave_rows(sources: NDArray[np.int32], cursors: Sequence[RowCursor]) -> pa.RecordBatch:
+    """Build a batch whose row i is the next row of cursor `sources[i]`.
+
+    With sources [1, 0, 1] the rows are the first of cursor 1, the first of cursor 0, and the second of cursor 1.
+    """
+    counts = np.bincount(sources, minlength=len(cursors))
+    pieces = [piece for cursor, count in zip(cursors, counts.tolist(), strict=True) for piece in cursor.take(count)]
+    # The pieces are joined source by source, so a stable sort of `sources` lists the places in the same order: the k-th
+    # joined row belongs to the k-th place of the sort.
+    rows = np.empty(len(sources), dtype=np.int64)
+    rows[np.argsort(sources, kind="stable")] = np.arange(len(sources))
+    return pa.concat_batches(pieces).take(pa.array(rows))

@@ -2,12 +2,12 @@
 
 A trial runs rows of one cell alone in a new worker and reports its position before each piece, so one death names the
 piece. Two trials find the record: pieces of 64 rows, then single rows of the piece. Only a record that ends three more
-workers by itself is quarantined (one timeout is enough: nothing else ran beside it). With the three deaths that made
+workers by itself is quarantined (one timeout is enough: nothing else ran alongside it). With the three deaths that made
 the task a suspect, a record that kills costs 8 workers, and one that never ends costs 4.
 
-Somebody may kill workers from outside, trials too. So a death counts against a record only if the trial was at that
-record when it came: a single record takes milliseconds of the second or more that a trial lasts. A task whose records
-all prove harmless is run again, several times.
+Workers may be killed from outside, those of trials too. So a death counts against a record only if the trial was at
+that record when it came: a single record takes milliseconds of the second or more that a trial lasts. A task whose
+records all prove harmless is run again, several times.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gristmill.engine.failure import Failure
+from gristmill.engine.failure_report import Failure
 from gristmill.engine.tasks import Task
-from gristmill.pipeline.stages.slices.slice_task import PIECE_ROWS, SliceTask, TrialRows
+from gristmill.pipeline.stages.stage_context import PIECE_ROWS, SliceTask, TrialRows
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NUM_CONFIRMATIONS = 3
 _MAX_TRIALS = 12
 """Trials of a single record, of which some may be killed before they come to it."""
-_MAX_ACQUITTALS = 5
+_MAX_HARMLESS_TRIALS = 5
 """How often a task is run again whose records were all found harmless."""
 _END = 1 << 62
 _WHILE_READING = -1
@@ -49,10 +49,10 @@ def find_poison(task: Task, failure: Failure, position: int) -> Generator[Task, 
     if row is not None and row >= 0 and (yield from _is_fatal(task, cell, row, failure)):
         excluded = slice_task.excluded | {(cell, _find_row_as_read(slice_task, cell, row), failure.kind)}
         return Task(task.id, replace(slice_task, excluded=excluded))
-    num_acquittals = slice_task.num_acquittals + (_MAX_ACQUITTALS if row == _WHILE_READING else 1)
-    if slice_task.num_acquittals >= _MAX_ACQUITTALS:
+    num_harmless_trials = slice_task.num_harmless_trials + (_MAX_HARMLESS_TRIALS if row == _WHILE_READING else 1)
+    if slice_task.num_harmless_trials >= _MAX_HARMLESS_TRIALS:
         return None
-    return Task(task.id, replace(slice_task, num_acquittals=num_acquittals))
+    return Task(task.id, replace(slice_task, num_harmless_trials=num_harmless_trials))
 
 
 def _find_first_failure(

@@ -8,38 +8,39 @@ finds it again.
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gristmill.core.errors import GristmillError
+import msgspec
+
+from gristmill.core.errors import DamagedWorkError
 from gristmill.core.quantities import format_count
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.engine.tasks import Stopwatch, run_tasks
 from gristmill.pipeline.planning.units import UnitCut, choose_tasks_per_message
 from gristmill.pipeline.stages.poison import find_poison
-from gristmill.pipeline.stages.slices.slice_task import SliceResult
-from gristmill.pipeline.stages.stage_context import set_up_worker
-from gristmill.pipeline.stages.unit_task_run import run_measured, run_unit_task
-from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks, list_units
-from gristmill.pipeline.stages.unpack import UnpackResult
+from gristmill.pipeline.stages.slice_run import run_measured, run_unit_task
+from gristmill.pipeline.stages.stage_context import SliceResult, set_up_worker
+from gristmill.pipeline.stages.unit_tasks import CutChooser, UnitTasks
 from gristmill.pipeline.work_folder import RunFiles, work_path
-from gristmill.storage.checksums import compute_file_checksum
-from gristmill.storage.sync_thread import SyncThread
+from gristmill.storage.commit import SyncThread
+from gristmill.storage.files import find_version
+from gristmill.text.chats.jinja_environment import are_limits_enforced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    import msgspec
-
-    from gristmill.engine.pool.worker_pool import WorkerPool
     from gristmill.engine.tasks import NotReady, Task
+    from gristmill.engine.worker_pool import WorkerPool
+    from gristmill.pipeline.monitoring.progress_watch import ProgressWatch
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.stages.options import RunOptions
-    from gristmill.pipeline.stages.receipt_log.receipts import Receipts
-    from gristmill.pipeline.stages.run_status import ProgressWatch
-    from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.pipeline.stages.outputs.split_files import SplitFile
+    from gristmill.pipeline.stages.receipts import Receipts
+    from gristmill.pipeline.stages.stage_context import RunOptions, StageContext
     from gristmill.pipeline.stages.unit_tasks import StageUnit
+    from gristmill.shards.stored_files import StoredFile
     from gristmill.storage.locations import Location
 
 T = TypeVar("T", bound="msgspec.Struct")
@@ -68,11 +69,12 @@ class StageRunner:
         self._finished = finished
         """Receipts of the dataset that is being updated, whose files are reused where they are still valid."""
         self.stopwatch = watch.stopwatch if watch is not None else Stopwatch()
+        self._work = work
         self.files = RunFiles(plan.output, work)
 
     def run(self, stage: StageContext, units: Iterable[StageUnit], desc: str) -> None:
         """Run the units that have no receipt yet."""
-        undone = list_units(unit for unit in units if self.find_result(unit) is None)
+        undone = [unit for unit in units if self.find_result(unit) is None]
         if not undone:
             return
         options = self._choose_options(stage)
@@ -81,7 +83,7 @@ class StageRunner:
         with self._open_sync_thread() as sync_thread:
             tasks = UnitTasks(undone, stage, chooser, _StageReceipts(self, sync_thread))
             _tell_idle_workers(desc, options, num_workers, tasks.num_slices)
-            for task, result in self._start_tasks(
+            results = self._start_tasks(
                 run_unit_task,
                 stage,
                 tasks,
@@ -89,10 +91,24 @@ class StageRunner:
                 options,
                 find_poison,
                 num_bytes=tasks.num_bytes,
-                tasks_per_message=choose_tasks_per_message(num_workers, tasks.num_slices, tasks.num_bytes),
-            ):
-                tasks.finish_task(task, result)
+                tasks_per_message=choose_tasks_per_message(
+                    num_workers, tasks.num_slices, tasks.num_bytes, stage.layout
+                ),
+            )
+            with closing(results):  # whoever handles an error finds no worker that still writes
+                for task, result in results:
+                    tasks.finish_task(task, result)
         self._receipts.sync()
+
+    def forget_damaged(self, file: StoredFile | None) -> None:
+        """Remove a file of the run that is damaged, so that the receipts which name it are void, and list files again.
+
+        Who has read it may have been at fault, so it is looked at first. None: a file has disappeared.
+        """
+        path = None if file is None else self.files.locate(file.path)
+        if file is not None and path is not None and not file.is_intact(path):
+            path.unlink(missing_ok=True)
+        self.files = RunFiles(self._plan.output, self._work)
 
     def find_result(self, unit: StageUnit) -> SliceResult | None:
         """Find the result of a unit; None if it has to be run."""
@@ -106,11 +122,11 @@ class StageRunner:
         kind: type[T],
         desc: str,
         *,
-        here: bool = False,
+        in_process: bool = False,
     ) -> list[T]:
         """Run the tasks that have no receipt yet, and return the results of all tasks, in order."""
         missing = [task for task in tasks if self.find_receipt(task.id, kind) is None]
-        self.run_tasks(function, stage, missing, desc, here=here)
+        self.run_tasks(function, stage, missing, desc, in_process=in_process)
         results = [self.find_receipt(task.id, kind) for task in tasks]
         if None in results:
             raise _make_lost_files_error(desc)
@@ -123,16 +139,25 @@ class StageRunner:
         tasks: Sequence[Task],
         desc: str,
         *,
-        here: bool = False,
+        in_process: bool = False,
     ) -> None:
-        """Run tasks and write their receipts as they finish; `here`: in this process, one after another."""
+        """Run tasks and write their receipts as they finish; `in_process`: in this process, one after another."""
         if not tasks:
             return
         options = self._options
-        if here:
-            options = replace(options, backend="serial", workers="auto", timeout=None, pin="none", ray_address=None)
-        with self._open_sync_thread() as sync_thread:
-            for task, result in self._start_tasks(function, stage, tasks, desc, options):
+        if in_process:
+            options = replace(
+                options,
+                backend="serial",
+                workers="auto",
+                timeout=None,
+                pin="none",
+                ray_address=None,
+                wait_for_nodes=None,
+            )
+        results = self._start_tasks(function, stage, tasks, desc, options)
+        with self._open_sync_thread() as sync_thread, closing(results):
+            for task, result in results:
                 self.add_receipt(task.id, result, sync_thread)
         self._receipts.sync()
 
@@ -141,7 +166,21 @@ class StageRunner:
 
         A receipt says that a task's files are on the disk. Waiting for that in the worker would delay its next task.
         """
-        return SyncThread(lambda finished: self._receipts.add(*finished))
+        return SyncThread(self._write_receipt)
+
+    def _write_receipt(self, finished: tuple[str, Any]) -> None:
+        name, result = finished
+        if isinstance(result, SliceResult) and result.split_files:
+            files = [msgspec.structs.replace(file, versions=self._find_versions(file)) for file in result.split_files]
+            result = msgspec.structs.replace(result, split_files=files)
+        self._receipts.add(name, result)
+
+    def _find_versions(self, file: SplitFile) -> list[str]:
+        """Find the versions of files that may become a shard: publishing looks whether they are still the same."""
+        if self.files.is_intermediate(file.data.path):
+            return []
+        states = [find_version(self.files.locate(stored.path)) for stored in file.shard_files()]
+        return ["" if state is None else state[1] for state in states]
 
     def add_receipt(self, name: str, result: object, sync_thread: SyncThread[tuple[str, Any]]) -> None:
         """Have the receipt of a task written when its files are on the disk. They are known from now on."""
@@ -155,7 +194,9 @@ class StageRunner:
         options = self._options
         if not stage.runs_untrusted_templates or options.backend not in IN_PROCESS_BACKENDS:
             return options
-        # Nothing in this process could stop a template that never ends.
+        if options.backend == "serial" and are_limits_enforced():
+            return options
+        # Nothing in this thread could stop a template that never ends.
         workers = 1 if options.backend == "serial" else options.workers
         return replace(options, backend="processes", workers=workers)
 
@@ -170,7 +211,7 @@ class StageRunner:
         *,
         num_bytes: int = 0,
         tasks_per_message: int = 1,
-    ) -> Iterator[tuple[Task, Any]]:
+    ) -> Generator[tuple[Task, Any], None, None]:
         runs_steps = function is run_unit_task
         is_built_in = function.__module__.startswith("gristmill.")
         context = stage if runs_steps or not is_built_in else stage.without_steps()
@@ -199,7 +240,7 @@ class StageRunner:
         """Find the result of a task, if it is done and its files are still there.
 
         Receipts are no proof that files are: someone may have cleaned up, or the disk was restored from a backup. Sizes
-        are compared, which costs a `stat` for each file; checksums are left to `verify`.
+        are compared, which costs a `stat` for each file; checksums are compared where files are read.
         """
         root = self._plan.output
         result = self._receipts.get(name, kind)
@@ -247,7 +288,7 @@ class StageResults:
 
 
 def _tell_idle_workers(desc: str, options: RunOptions, num_workers: int, num_slices: int) -> None:
-    """Say why a stage uses fewer workers than were asked for; in the log of events also if nobody asked."""
+    """Say why a stage uses fewer workers than were asked for; in the log of events even if no number was asked for."""
     num_used = max(num_slices, 1)  # what is left may be units to join
     if num_used >= num_workers:
         return
@@ -258,8 +299,8 @@ def _tell_idle_workers(desc: str, options: RunOptions, num_workers: int, num_sli
         options.events.write("workers_idle", job=desc, workers=num_used, of=num_workers, reason=reason)
 
 
-def _make_lost_files_error(files: str) -> GristmillError:
-    return GristmillError(
+def _make_lost_files_error(files: str) -> DamagedWorkError:
+    return DamagedWorkError(
         f"files of the work folder disappeared during the run: {files}",
         help="run the same command again: it rebuilds them",
     )
@@ -271,8 +312,6 @@ def has_its_files(files: RunFiles, result: object) -> bool:
 
 
 def _list_files(result: object) -> list[tuple[str, int]]:
-    if isinstance(result, UnpackResult):
-        return result.stored_files()
     stored = getattr(result, "files", None)
     return [] if stored is None else [(file.path, file.bytes) for file in stored()]
 
@@ -280,4 +319,4 @@ def _list_files(result: object) -> list[tuple[str, int]]:
 def _has_intact_leftovers(root: Location, result: object) -> bool:
     """Tell whether leftovers that a finished run has kept for an update are unchanged: they may be months old."""
     leftovers = result.leftovers if isinstance(result, SliceResult) else []
-    return all(compute_file_checksum(file.data.below(root)) == file.data.xxh3 for file in leftovers)
+    return all(file.data.is_intact(file.data.below(root)) for file in leftovers)

@@ -15,28 +15,25 @@ from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.records import KEY, TEXT, TEXT_TYPE
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.planning.units import Span
-from gristmill.steps.read import open_reader
-from gristmill.storage.mapped_files import open_stream_source
-from gristmill.storage.stored_paths import path_below
-from gristmill.storage.wait_clock import wait_clock
+from gristmill.steps.read.source import open_reader
+from gristmill.storage.locations import path_below
+from gristmill.storage.stores.retries import wait_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
-    from gristmill.steps.read import Read
+    from gristmill.shards.stored_files import StoredFile
+    from gristmill.steps.read.read import Read
     from gristmill.storage.locations import Location, StorePath
 
-
-SIZES_ONLY = "-sizes"
-"""The end of the fingerprints of units whose streams hold no content: another barrier does not find their receipts. The
-next stage's fingerprints are as if the records were stored."""
+_STREAMS_AT_ONCE = 8
 
 
 class StoredRecords(Protocol):
-    """The input that a barrier passes to the next stage. Each barrier has its own class for it, beside the barrier."""
+    """The input that a barrier passes to the next stage. Each barrier has its own class for it, in its module."""
 
     @property
     def num_rows(self) -> int:
@@ -58,27 +55,13 @@ class StoredRecords(Protocol):
 
 
 @runtime_checkable
-class WrittenRecords(Protocol):
-    """Stored records that may be read as they are written, without their texts."""
+class DroppingRecords(Protocol):
+    """Stored records of which a barrier drops some that no file of evidence holds, so that a recipe may keep them."""
 
-    def written_batches(self, root: Location) -> Iterator[pa.RecordBatch] | None:
-        """Read the records with `RECORD_LINES` and `TEXT_BYTES` in place of record and text; None: cannot be done."""
-
-
-@runtime_checkable
-class SelectedRecords(Protocol):
-    """Stored records whose content is elsewhere, so that only what is wanted is fetched."""
-
-    def read_selected(
-        self, root: Location, select: Callable[[pa.RecordBatch, int], pa.RecordBatch], *, are_written: bool = False
-    ) -> Iterator[pa.RecordBatch]:
-        """Read some records: `select` gets each stored batch with the number of its first row, and returns its part.
-
-        With `are_written`, records come as lines, without their texts (`WrittenRecords`).
-        """
+    def dropped_batches(self, root: Location, seed: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Read the records that `count_dropped` counts, as they came to the barrier, each batch with its reason."""
 
 
-_STREAMS_AT_ONCE = 8
 UnitInput: TypeAlias = Span | StoredRecords
 """One input of a unit. All inputs of a unit are of one kind: spans before the first barrier, stored records after it.
 Only spans can be cut into slices, because only files have cells that can be read on their own."""
@@ -88,7 +71,7 @@ Only spans can be cut into slices, because only files have cells that can be rea
 class StoredInput:
     """An Arrow stream with one batch for each cell, read as it is."""
 
-    path: str
+    file: StoredFile
     num_rows: int
     split: str = TRAIN
 
@@ -100,12 +83,12 @@ class StoredInput:
         return {}
 
     def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (part of `StoredRecords`)
-        """Read the stream. The file is mapped, so columns that nobody uses are not read from disk."""
-        with open_stream_source(path_below(root, self.path)) as file:
-            yield from _read_batches(file)
+        """Read the stream to its end: whoever stops before does not hear of damage (`StoredFile.open_intact`)."""
+        with self.file.open_intact(root) as stream:
+            yield from _read_batches(stream)
 
     def read_texts(self, root: Location, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
-        """Read the texts of ascending rows; the file is mapped, so only these rows are read from disk."""
+        """Read the texts of ascending rows."""
         start = 0
         for batch in self.batches(root):
             batch_rows = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
@@ -124,13 +107,17 @@ def read_streams(streams: Sequence[StoredInput], root: Location) -> Iterator[Ite
         for stream in streams:
             with wait_clock.waiting():
                 content = next(contents)
-            wait_clock.count_read(stream.path, len(content))
+            wait_clock.count_read(stream.file.path, content.size)
+            stream.file.check_content(root, content)
             yield _read_batches(pa.BufferReader(content))
 
 
-def _fetch_stream(root: StorePath, stream: StoredInput) -> bytes:
-    store, key = path_below(root, stream.path).open_store()
-    return store.read(key)
+def _fetch_stream(root: StorePath, stream: StoredInput) -> pa.Buffer:
+    store, key = path_below(root, stream.file.path).open_store()
+    try:
+        return pa.py_buffer(store.read(key))
+    except FileNotFoundError:
+        raise stream.file.make_work_error(root, "is missing") from None
 
 
 def _read_batches(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
@@ -144,7 +131,7 @@ class ShardInput(StoredInput):
     """A shard of another dataset, of which only some rows are read: cells that hold none of them stay unread."""
 
     read: Read
-    file: SourceFile | None
+    shard: SourceFile | None
     """None: the shard is gone."""
     schema: pa.Schema
     cell_rows: tuple[int, ...]
@@ -156,16 +143,16 @@ class ShardInput(StoredInput):
         Raises:
             DamagedDatasetError: The shard does not have the rows that it had.
         """
-        if self.file is None:
+        if self.shard is None:
             yield pa.nulls(len(rows), TEXT_TYPE)
             return
         starts = np.cumsum([0, *self.cell_rows])
-        reader = open_reader(self.read, self.file, self.schema)
+        reader = open_reader(self.read, self.shard, self.schema)
         for cell in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
             [cell_batch] = reader.read_cells(cell, cell + 1)
             if cell_batch.batch.num_rows != self.cell_rows[cell]:
                 raise DamagedDatasetError(
-                    f"{self.path} has {cell_batch.batch.num_rows} documents in its cell {cell}, not "
+                    f"{self.shard.path} has {cell_batch.batch.num_rows} documents in its cell {cell}, not "
                     f"{self.cell_rows[cell]} as when it was signed",
                     help="gristmill verify tells what is damaged",
                 )

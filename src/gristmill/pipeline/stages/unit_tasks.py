@@ -2,7 +2,7 @@
 
 Tasks are made when their turn comes: a list would hold a kilobyte for each, and more with results. Only units with
 slices under way are held. A unit that is joined is joined before new slices are started, so that the last joins run
-beside the last slices and not after them.
+alongside the last slices and not after them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.recipe import AUTO
-from gristmill.core.records import SourceFile
 from gristmill.engine.tasks import NOT_READY, Task
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import (
-    UNIT_BYTES,
     Span,
     Unit,
     UnitCut,
@@ -26,21 +24,18 @@ from gristmill.pipeline.planning.units import (
     cut_into_slices,
 )
 from gristmill.pipeline.stages.join import JoinTask, merge_unjoined
-from gristmill.pipeline.stages.slices.slice_task import SliceResult, SliceTask, measure_input
+from gristmill.pipeline.stages.stage_context import SliceResult, SliceTask, measure_input
 from gristmill.pipeline.work_folder import work_path
 from gristmill.storage.locations import StorePath
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from typing import Literal
 
     from gristmill.engine.tasks import NotReady
-    from gristmill.pipeline.planning.packed_list import PackedList
-    from gristmill.pipeline.planning.sources.source_plan import SourcePlan
+    from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.stages.stage_context import StageContext
     from gristmill.pipeline.stages.stored import UnitInput
-
-    UnitList: TypeAlias = PackedList["StageUnit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +57,6 @@ class StageUnit:
     def size(self) -> int:
         """How much input it has."""
         return sum(map(measure_input, self.inputs))
-
-
-def list_units(units: Iterable[StageUnit] = ()) -> UnitList:
-    """Make a list of units that takes little memory."""
-    from gristmill.pipeline.planning.packed_list import PackedList  # noqa: PLC0415  (workers need neither)
-    from gristmill.pipeline.planning.sources.source_plan import SourcePlan  # noqa: PLC0415
-
-    return PackedList(units, shared_types=(SourceFile, SourcePlan))
 
 
 class ReceiptBook(Protocol):
@@ -112,6 +99,7 @@ class CutChooser:
         self, slice_bytes: int | Literal["auto"], num_workers: int, stage: StageContext, num_units: int
     ) -> None:
         self._slice_bytes = slice_bytes
+        self._layout = stage.layout
         self._has_unit_for_each = isinstance(stage.root, StorePath) and num_units >= num_workers
         self._must_join = {name: source.output.needs_join(2) for name, source in stage.sources.items()}
         self._num_workers = num_workers
@@ -129,8 +117,8 @@ class CutChooser:
         name = unit.source.name
         cuts_cells, slice_bytes = self._cuts_cells[name], self._slice_bytes
         if slice_bytes == AUTO and self._has_unit_for_each and self._must_join[name] and not cuts_cells:
-            slice_bytes = max(unit.size, UNIT_BYTES)
-        return choose_cut(slice_bytes, self._num_workers, bytes_after, cuts_cells=cuts_cells)
+            slice_bytes = max(unit.size, self._layout.unit_bytes)
+        return choose_cut(slice_bytes, self._num_workers, bytes_after, self._layout, cuts_cells=cuts_cells)
 
 
 class UnitTasks:
@@ -202,13 +190,13 @@ class UnitTasks:
     def _cut_into_slices(self, unit: StageUnit, cut: UnitCut) -> list[Task]:
         """Cut a unit into tasks. A single slice that needs no joining has the unit's own fingerprint as its name.
 
-        Slices of one unit need names that differ from the unit's, because each has a receipt of its own. They tell
+        Slices of one unit need names that differ from the unit's, because each has a receipt. They tell
         where the unit was cut: receipts of slices are of no use to a run with another cut.
         """
         slices: Sequence[tuple[UnitInput, ...]]
         spans = tuple(span for span in unit.inputs if isinstance(span, Span))
         if spans:
-            slices = cut_into_slices(Unit(spans), cut, unit.source.cell_sizes)
+            slices = cut_into_slices(Unit(spans), cut, unit.source.cell_sizes, self._stage.layout.cell_bytes)
         else:
             slices = _group_inputs(unit, cut)
         num_slices = len(_count_parts(slices))

@@ -31,7 +31,7 @@ for (const step of document.querySelectorAll(".thresholds")) {
   const together = step.querySelector(".together");
   together.parentElement.hidden = false;
   const changes = step.querySelector(".changes");
-  const show = (share) => (100 * share).toFixed(1) + "%";
+  const show = (share) => share > 0 && share < 0.0005 ? "<0.1%" : share < 1 && share >= 0.9995 ? ">99.9%" : (100 * share).toFixed(1) + "%";
   const update = () => {
     const needed = inputs.map((input) => {
       const numbers = JSON.parse(input.dataset.numbers), position = Number(input.value);

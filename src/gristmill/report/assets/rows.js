@@ -21,12 +21,12 @@ const drawDocument = (entry, link) => make("div", { class: "document" },
   make("p", { class: "note" }, link ? make("a", { href: link(entry.origin) }, entry.origin) : entry.origin, ` · ${count(entry.num_tokens)} tokens`
     + (entry.num_trained === undefined ? "" : `, ${count(entry.num_trained)} trained`) + (entry.tokens.length < entry.num_tokens ? `, of which ${count(entry.tokens.length)} are shown` : "")),
   drawTokens(entry.tokens, entry.origin), drawScores(entry.scores));
-// Line breaks that differ would be seen by nobody.
+// Line breaks that differ would be invisible.
 const showSpaces = (text) => text.replaceAll("\r", "␍").replaceAll("\n", "⏎\n").replaceAll("\t", "⇥\t");
 const drawSide = (side, link) => make("div", { class: "side" },
   make("p", { class: "note" }, `${side.title} `, Number.isInteger(side.row) ? make(link ? "a" : "span", { href: link && link(side) }, `row ${count(side.row)}`) : side.row === null ? "does not have it" : ""),
   side.row === null ? null : side.tokens ? drawTokens(side.tokens, "")
-    : make("pre", { tabindex: "0" }, ...side.pieces.map(([text, differs]) => make("span", { class: differs ? "differs" : null }, differs ? showSpaces(text) : text))));
+    : make("pre", { tabindex: "0" }, ...side.pieces.map(([text, differs]) => differs === 2 ? make("mark", {}, text) : make("span", { class: differs ? "differs" : null }, differs ? showSpaces(text) : text))));
 // `links` has functions that make addresses of rows, documents and pictures; a saved page has none.
 const drawRow = (row, links = {}) => make("article", { class: "sample", id: `row-${row.number}` },
   make("header", {},

@@ -1,14 +1,27 @@
-"""Records as plain data for a page or a terminal: turns of chats, text, pictures, columns. All of it may be hostile."""
+r"""Records as plain data for a page or a terminal: turns of chats, text, pictures, columns. All of it may be hostile.
+
+Two texts or two lists of tokens become pieces for two sides. What is equal at the beginning and the end is found first.
+Only the rest is compared word by word, and only if it is short: the time grows with the square of its length.
+
+A described row as lines of styled text for a terminal.
+
+Nothing in the data reaches the terminal as it is: control characters, also those that turn the direction of a text, are
+shown as their code (`\x1b`), so that no record can move the cursor or change the window's title.
+"""
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.media import find_image_extension
-from gristmill.report.plain_json import show_record
+from gristmill.report.markup import show_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+
 
 MAX_CHARACTERS = 100_000
 """Longer texts are cut, so that a page of rows stays a page."""
@@ -19,6 +32,11 @@ PICTURE_TYPES = {
 """The formats that browsers show as pictures and that hold no script, by what their first bytes say. SVG is a text."""
 _TURNS = ("messages", "conversations")
 _OF_TURNS = {"role", "from", "content", "value"}
+_MAX_ITEMS = 1000
+_WORD = re.compile(r"\s+|\w+|[^\w\s]+")
+Piece = tuple[str, int]
+"""A text, and 1 if it differs; `MARKED` if it is the passage to look at."""
+MARKED = 2
 
 
 def find_picture_type(content: bytes) -> str | None:
@@ -80,3 +98,171 @@ def cut_text(text: str) -> str:
     if len(text) <= MAX_CHARACTERS:
         return text
     return f"{text[:MAX_CHARACTERS]}\n… cut here: the text has {len(text):,} characters"
+
+
+def mark_difference(a: str, b: str) -> tuple[list[Piece], list[Piece]]:
+    """Cut two texts into pieces that are equal and pieces that differ.
+
+    >>> mark_difference("one two three", "one 2 three")
+    ([('one ', 0), ('two', 1), (' three', 0)], [('one ', 0), ('2', 1), (' three', 0)])
+    """
+    sides = [_WORD.findall(text) for text in (a, b)]
+    return tuple(  # type: ignore[return-value]
+        [("".join(words[start:end]), int(differs)) for start, end, differs in spans if start < end]
+        for words, spans in zip(sides, find_spans(*sides), strict=True)
+    )
+
+
+def find_spans(
+    a: Sequence[Hashable], b: Sequence[Hashable]
+) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int, bool]]]:
+    """Find the spans of two sequences, in order, that are equal and that differ."""
+    shorter = min(len(a), len(b))
+    head = next((number for number in range(shorter) if a[number] != b[number]), shorter)
+    tail = next((number for number in range(shorter - head) if a[-1 - number] != b[-1 - number]), shorter - head)
+    spans_a, spans_b = [(0, head, False)], [(0, head, False)]
+    middle_a, middle_b = a[head : len(a) - tail], b[head : len(b) - tail]
+    if max(len(middle_a), len(middle_b)) <= _MAX_ITEMS:
+        for tag, start_a, end_a, start_b, end_b in SequenceMatcher(None, middle_a, middle_b, False).get_opcodes():
+            spans_a.append((head + start_a, head + end_a, tag != "equal"))
+            spans_b.append((head + start_b, head + end_b, tag != "equal"))
+    else:
+        spans_a.append((head, len(a) - tail, True))
+        spans_b.append((head, len(b) - tail, True))
+    spans_a.append((len(a) - tail, len(a), False))
+    spans_b.append((len(b) - tail, len(b), False))
+    return spans_a, spans_b
+
+
+Segment = tuple[str, str]
+"""A text and its style, a name of `STYLES`."""
+Line = list[Segment]
+
+STYLES = {
+    "plain": "", "quiet": "2", "title": "1", "token": "48;5;236", "untrained": "2;4", "bad": "31", "deleted": "31;4",
+    "inserted": "32;4", "mark": "7", "bar": "7",
+}  # fmt: skip
+"""The codes of each style for the terminal."""
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+)
+_TAB = "    "
+
+
+def make_printable(text: str) -> str:
+    r"""Show control characters as their code.
+
+    >>> make_printable("a\x1b[31mb\tc")
+    'a\\x1b[31mb    c'
+    """
+    text = text.replace("\r\n", "\n").replace("\t", _TAB)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def measure(character: str) -> int:
+    """Return the number of columns that a character takes."""
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def wrap(segments: Iterable[Segment], width: int) -> list[Line]:
+    """Break styled text into lines of at most this many columns."""
+    lines: list[Line] = [[]]
+    column = 0
+    for text, style in segments:
+        piece = ""
+        for character in make_printable(text):
+            size = 0 if character == "\n" else measure(character)
+            if character == "\n" or column + size > width:
+                lines[-1].append((piece, style))
+                lines.append([])
+                piece, column = "", 0
+            if character != "\n":
+                piece += character
+                column += size
+        if piece:
+            lines[-1].append((piece, style))
+    return lines
+
+
+def make_lines(row: dict[str, Any], width: int, pattern: re.Pattern[str] | None = None) -> list[Line]:
+    """Make the lines of a described row; what a pattern finds in its texts is marked."""
+    lines = wrap(_make_header(row), width)
+    for segments in _list_parts(row):
+        lines += wrap(_mark_matches(segments, pattern), width)
+    return [*lines, []]
+
+
+def _make_header(row: dict[str, Any]) -> Iterator[Segment]:
+    yield f"row {row['number']:,}", "title"
+    step = row.get("step")
+    if step:
+        yield f"  row {step['stream_row']:,} of the stream, rank {step['rank']}, epoch {step['epoch']}", "quiet"
+    if row.get("reason"):
+        yield f"  {row['reason']}", "bad"
+    if row.get("origin"):
+        yield f"  {row['origin']}", "quiet"
+
+
+def _list_parts(row: dict[str, Any]) -> Iterator[list[Segment]]:
+    if row.get("bad"):
+        yield [(row["bad"], "bad")]
+    for number, side in enumerate(row.get("sides", ())):
+        place = "" if side.get("row") is None else f", row {side['row']:,}"
+        yield [(f"── {side['title']}{place}", "quiet")]
+        style = ("deleted", "inserted")[number]
+        if "tokens" in side:
+            yield [(text, style if differs else "plain") for _, text, _, _, differs in side["tokens"]]
+        else:
+            styles = ("plain", style, "mark")
+            yield [(text, styles[differs]) for text, differs in side["pieces"]]
+    for document in row.get("documents", ()):
+        trained = f", {document['num_trained']:,} trained" if "num_trained" in document else ""
+        yield [(f"── {document['origin']} · {document['num_tokens']:,} tokens{trained}", "quiet")]
+        yield [
+            (text, ("token" if number % 2 else "plain") if trained else "untrained")
+            for number, (_, text, trained, _) in enumerate(document["tokens"])
+        ]
+    for turn in row.get("turns", ()):
+        yield [(f"── {turn['role']}", "title")]
+        yield [(turn["text"], "plain")]
+    if "text" in row:
+        yield [(row["text"], "plain")]
+    for picture in row.get("pictures", ()):
+        yield [(f"[{picture['column']}: a picture of {picture['bytes']:,} bytes]", "quiet")]
+    for name, value in {**row.get("scores", {}), **row.get("columns", {})}.items():
+        yield [(f"{name}: ", "quiet"), (f"{value:.6g}" if isinstance(value, float) else str(value), "plain")]
+
+
+def _mark_matches(segments: list[Segment], pattern: re.Pattern[str] | None) -> list[Segment]:
+    if pattern is None:
+        return segments
+    marked: list[Segment] = []
+    starts = [(match.start(), match.end()) for match in pattern.finditer("".join(text for text, _ in segments))]
+    position = 0
+    for text, style in segments:
+        end = position + len(text)
+        while position < end:
+            inside = next(((first, last) for first, last in starts if last > position), None)
+            if inside is None or inside[0] >= end:
+                stop, own = end, style
+            elif inside[0] > position:
+                stop, own = inside[0], style
+            else:
+                stop, own = min(end, inside[1]), "mark"
+            marked.append((text[len(text) - (end - position) : len(text) - (end - stop)], own))
+            position = stop
+    return marked
+
+
+def encode_line(line: Line, width: int) -> str:
+    """Encode a line for the terminal; a bar fills the whole width."""
+    codes = []
+    for text, style in line:
+        code = STYLES[style]
+        codes.append(f"\x1b[{code}m{text}\x1b[0m" if code else text)
+    if line and line[-1][1] == "bar":
+        missing = width - sum(measure(character) for text, _ in line for character in text)
+        codes.append(f"\x1b[{STYLES['bar']}m{' ' * max(0, missing)}\x1b[0m")
+    return "".join(codes)

@@ -1,7 +1,8 @@
 """Collections of rows that can be looked at: any row by its number, filters that narrow each other, blocks to search.
 
 Rows lie in ranges: consecutive rows of one split, source and reason. A filter by any of these chooses ranges, so it
-costs the same for ten rows and for 10^8. A filter by scores chooses numbers of rows.
+costs the same for ten rows and for 10^8. A filter by scores, and one by a source that is mixed with others, chooses
+numbers of rows.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class RowRange(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     start: int
     rows: int
+    mixed: dict[str, int] = {}
+    """Where several sources are interleaved: how many rows each of them has."""
 
 
 class ScoreRange(msgspec.Struct, frozen=True):
@@ -67,8 +70,10 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     scores: tuple[ScoreRange, ...] = ()
 
     def matches(self, rows: RowRange) -> bool:
-        """Whether the rows of a range are chosen, whatever their scores are."""
-        return all(not (wanted := getattr(self, facet)) or wanted == getattr(rows, facet) for facet in FACETS)
+        """Whether rows of a range are chosen, regardless of their scores."""
+        if self.source and self.source != rows.source and self.source not in rows.mixed:
+            return False
+        return self.split in ("", rows.split) and self.reason in ("", rows.reason)
 
 
 class RowBlock(NamedTuple):
@@ -140,6 +145,10 @@ class Rows:
         """Return the row of each document, in order, and its score, which is NaN where nothing was measured."""
         raise UsageError(f"there is no score {name!r}", help="the list of scores is empty here")
 
+    def find_source_rows(self, source: str) -> NDArray[np.int64]:
+        """Find the rows of a source, in order, also where it is mixed with others."""
+        raise NotImplementedError
+
     def find_document(self, place: str) -> int:
         """Find the row of a document by its origin as it is shown: `source:file@position`."""
         raise UsageError(f"documents cannot be found by their origin here: {place!r}", help="open a dataset")
@@ -157,10 +166,8 @@ class Selection:
         chosen = [part for part in rows.ranges if part.rows and filters.matches(part)]
         self._starts = np.array([part.start for part in chosen], np.int64)
         self._stops = self._starts + np.array([part.rows for part in chosen], np.int64)
-        self.numbers: NDArray[np.int64] | None = None
-        if filters.scores:
-            numbers = find_scored_rows(rows, filters.scores)
-            self.numbers = numbers[self._is_in_range(numbers)]
+        numbers = _find_numbers(rows, filters)
+        self.numbers = None if numbers is None else numbers[self._is_in_range(numbers)]
         self._ends = np.cumsum(self._stops - self._starts)
 
     def __len__(self) -> int:
@@ -209,30 +216,37 @@ class Selection:
         return mask
 
 
-def find_scored_rows(rows: Rows, scores: tuple[ScoreRange, ...]) -> NDArray[np.int64]:
-    """Find the rows that every filter by a score chooses, in order."""
+def _find_numbers(rows: Rows, filters: Filters) -> NDArray[np.int64] | None:
+    """Find the rows that filters choose which do not choose whole ranges, in order; None if there are none of these."""
     numbers: NDArray[np.int64] | None = None
-    for score in scores:
+    for score in filters.scores:
         document_rows, values = rows.read_scores(score.name)
         matching = np.unique(document_rows[(values >= score.low) & (values <= score.high)])
         numbers = matching if numbers is None else np.intersect1d(numbers, matching, assume_unique=True)
-    return np.empty(0, np.int64) if numbers is None else numbers
+    if any(filters.source in part.mixed for part in rows.ranges):
+        matching = rows.find_source_rows(filters.source)
+        numbers = matching if numbers is None else np.intersect1d(numbers, matching, assume_unique=True)
+    return numbers
 
 
 def count_facets(rows: Rows, filters: Filters) -> dict[str, Any]:
     """Count the rows of each split, source and reason, and the values of scores, as the other filters leave them."""
-    ranges = rows.ranges
-    counts = [part.rows for part in ranges]
-    if filters.scores:
-        numbers = find_scored_rows(rows, filters.scores)
-        borders = [(part.start, part.start + part.rows) for part in ranges]
-        counts = np.diff(np.searchsorted(numbers, np.array(borders, np.int64).reshape(-1, 2)))[:, 0].tolist()
     facets: dict[str, Any] = {}
     for facet in FACETS:
         others = msgspec.structs.replace(filters, **{facet: ""})
+        numbers = _find_numbers(rows, others)
         totals: Counter[str] = Counter()
-        for part, count in zip(ranges, counts, strict=True):
-            totals[getattr(part, facet)] += count if others.matches(part) else 0
+        for part in rows.ranges:
+            counts = part.mixed if facet == "source" and part.mixed else {getattr(part, facet): part.rows}
+            if not others.matches(part):
+                counts = dict.fromkeys(counts, 0)
+            elif numbers is not None:
+                chosen = numbers[slice(*np.searchsorted(numbers, [part.start, part.start + part.rows]).tolist())]
+                if counts is part.mixed:
+                    counts = {name: int(np.isin(chosen, rows.find_source_rows(name)).sum()) for name in counts}
+                else:
+                    counts = dict.fromkeys(counts, len(chosen))
+            totals.update(counts)
         facets[facet] = [] if set(totals) <= {""} else list(totals.items())
     facets["scores"] = [_describe_score(rows, filters, score) for score in filters.scores]
     return facets

@@ -1,24 +1,31 @@
-"""The viewer's server. Nothing but rows of what was opened can be asked for.
+"""The viewer's server, its page as one saved file, and the viewer in a notebook.
 
-Pictures are sent with the content type that their first bytes say, and with a policy under which nothing in them could
-run.
+Nothing but rows of what was opened can be asked for. Pictures are sent with the content type that their first bytes
+say, and with a policy under which nothing in them could run. A saved page needs no server and no network.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import GristmillError
+from gristmill.core.quantities import format_count
 from gristmill.report.local_server import LocalServer
-from gristmill.report.markup import element, join
+from gristmill.report.markup import Markup, element, encode_plain, join
 from gristmill.report.page import make_document, make_theme_button
 from gristmill.report.view.describe import find_picture_type
-from gristmill.report.view.requests import Requests
-from gristmill.report.view.saved_page import make_saved_page
+from gristmill.report.view.page_requests import Requests, describe_safely
+from gristmill.report.view.rows import count_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gristmill.report.local_server import Reply
     from gristmill.report.view.rows import Rows
+
+_MAX_PICTURES = 64 << 20
 
 
 class Viewer(LocalServer):
@@ -69,7 +76,7 @@ class Viewer(LocalServer):
         return make_document(f"{title} · Gristmill", body, *scripts, connects="'self'", images="'self' data:")
 
     def _stream_hits(self, reply: Reply) -> None:
-        """Send each hit as a line of JSON, as soon as it is found. An error behind the first one is a line, too."""
+        """Send each hit as a line of JSON, as soon as it is found. An error after the first one is a line, too."""
         hits = self.requests.search(reply.words)  # a wrong expression is told before anything is sent
         reply.send_head("application/x-ndjson", None)
         try:
@@ -78,3 +85,65 @@ class Viewer(LocalServer):
             reply.send_line({"done": True})
         except GristmillError as error:
             reply.send_line({"error": error.message})
+
+
+def make_saved_page(rows: Rows, numbers: Iterable[int]) -> str:
+    """Make a page of some rows."""
+    described = [_describe(rows, number) for number in numbers]
+    # Inside a script element only "<" could end it or begin a comment.
+    data = encode_plain(described).decode().replace("<", "\\u003c")
+    title = f"{rows.title}: {format_count(len(described), 'row')}"
+    warning = f"This page holds {format_count(len(described), 'record')} of the data. Mind who gets it."
+    body = join(
+        element(
+            "header",
+            element(
+                "div", element("div", element("h1", title), make_theme_button(), class_="row"), element("p", warning)
+            ),
+            class_="top",
+        ),
+        element("main", element("div", id="rows"), id="view"),
+        Markup(f'<script type="application/json" id="data">{data}</script>'),
+    )
+    return make_document(f"{title} · Gristmill", body, "rows.js", "saved.js")
+
+
+def _describe(rows: Rows, number: int) -> dict[str, Any]:
+    described = describe_safely(rows, number)
+    if described.get("pictures"):
+        described["pictures"] = [
+            {**picture, "data": f"data:{find_picture_type(content)};base64,{base64.b64encode(content).decode()}"}
+            if len(content) <= _MAX_PICTURES
+            else picture
+            for picture, content in zip(described["pictures"], rows.read_pictures(number), strict=True)
+        ]
+    return described
+
+
+class View:
+    """A viewer that serves in a thread. In a notebook it shows its first rows."""
+
+    def __init__(self, collections: dict[str, Rows], rows: int, port: int) -> None:
+        self._collections = collections
+        self._num_rows = rows
+        self._viewer = Viewer(collections, port)
+        self._viewer.start()
+
+    @property
+    def url(self) -> str:
+        """The address of the page, on this machine only."""
+        return self._viewer.url
+
+    def close(self) -> None:
+        """End the server of this view."""
+        self._viewer.close()
+
+    def __repr__(self) -> str:
+        return f"View({', '.join(self._collections)}; {self.url})"
+
+    def _repr_html_(self) -> str:
+        # The rows are in the cell: a notebook is often on another machine than its kernel, which has the server.
+        rows = next(iter(self._collections.values()))
+        page = make_saved_page(rows, islice(range(count_rows(rows)), self._num_rows))
+        frame = element("iframe", srcdoc=page, sandbox="allow-scripts", style="width:100%;height:32rem;border:0")
+        return f"{element('p', element('a', self.url, href=self.url, target='_blank', rel='noreferrer'))}{frame}"

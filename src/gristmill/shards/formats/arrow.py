@@ -7,7 +7,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gristmill.shards.arrow_stream import STREAM_END, read_unchecked_batches, stream_block, stream_header, stream_pieces
+from gristmill.shards.canonical import STREAM_END, read_unchecked_batches, stream_block, stream_header, stream_pieces
 from gristmill.shards.formats.base import ROWS_AT_A_TIME
 from gristmill.shards.token_rows import ORIGINS, check_rows
 

@@ -84,14 +84,14 @@ def has_sample_sizes(encoder: Encoder) -> bool:
 
 
 class ShardReader(Protocol):
-    """The records of one shard. A damaged shard raises whatever its library raises: see `READ_ERRORS`."""
+    """The records of one shard. A damaged shard raises any error of its library: see `READ_ERRORS`."""
 
     def row(self, index: int) -> ShardRecord: ...
 
     def rows(self) -> Iterator[ShardRecord]: ...
 
     def count_rows(self) -> int:
-        """Count the rows in the file, whatever the manifest says."""
+        """Count the rows that the file really has."""
 
 
 def remove_origins(record: ShardRecord) -> ShardRecord:

@@ -1,4 +1,4 @@
-"""JSON Lines shards. Each block is a compressed frame of its own; every tool reads the frames as one stream."""
+"""JSON Lines shards. Each block is a separate compressed frame; every tool reads the frames as one stream."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
-from gristmill.core.json_text import is_json, to_json_values
-from gristmill.core.json_values import decode_json
-from gristmill.core.records import ORIGIN, RECORD, RECORD_LINES
-from gristmill.storage.codecs.compression import compress_frame, decompress, find_codec
+from gristmill.core.json_values import decode_json, is_json, to_json_values
+from gristmill.core.records import ORIGIN, RECORD
+from gristmill.storage.codecs import compress_frame, decompress, find_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gristmill.shards.formats.base import ShardRecord
-    from gristmill.storage.codecs.compression import Codec
+    from gristmill.storage.codecs import Codec
 
 _LINE_END = ord("\n")
 
@@ -45,19 +44,16 @@ class JsonlEncoder:
     def block(self, batch: pa.RecordBatch) -> bytes | pa.Buffer:
         if not batch.num_rows:
             return b""
-        if RECORD_LINES in batch.schema.names:
-            lines = _get_lines(batch.column(RECORD_LINES))
+        if self.has_record:
+            lines = _join_record_lines(batch.column(RECORD))
         else:
-            lines = _join_record_lines(batch.column(RECORD)) if self.has_record else self._encode_columns(batch)
+            names = [name for name in self.schema.names if name != ORIGIN]
+            lines = msgspec.json.Encoder().encode_lines(to_json_rows(batch, names))
         return lines if self.codec is None else compress_frame(lines, self.codec)
 
     def footer(self) -> bytes:
         """Return an empty frame: tools refuse a compressed file of no bytes, as a shard without records would be."""
         return b"" if self.codec is None else compress_frame(b"", self.codec)
-
-    def _encode_columns(self, batch: pa.RecordBatch) -> bytes:
-        names = [name for name in self.schema.names if name != ORIGIN]
-        return msgspec.json.Encoder().encode_lines(to_json_rows(batch, names))
 
 
 def to_json_rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[dict[str, object]]:
@@ -72,13 +68,6 @@ def to_json_rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[dict[s
 def to_one_line(record: bytes) -> bytes:
     """Remove line breaks from a JSON text; they can only be between tokens."""
     return msgspec.json.format(record, indent=-1) if b"\n" in record else record
-
-
-def _get_lines(lines: pa.LargeBinaryArray) -> pa.Buffer:
-    """Return lines that are one after another in memory."""
-    _, offsets, data = lines.buffers()
-    ends = np.frombuffer(offsets, np.int64, len(lines) + 1, lines.offset * 8)
-    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
 
 
 def _join_record_lines(records: pa.LargeBinaryArray) -> bytes | pa.Buffer:
@@ -100,13 +89,13 @@ class JsonlShard:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._chunks = self._open_chunks()
+        self._chunks = read_line_chunks(path)
         self._chunk: list[bytes] = []
         self._first_row = 0
 
     def row(self, index: int) -> ShardRecord:
         if index < self._first_row:
-            self._chunks, self._chunk, self._first_row = self._open_chunks(), [], 0
+            self._chunks, self._chunk, self._first_row = read_line_chunks(self._path), [], 0
         while index >= self._first_row + len(self._chunk):
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -116,14 +105,11 @@ class JsonlShard:
         return decode_record(self._chunk[index - self._first_row])
 
     def rows(self) -> Iterator[ShardRecord]:
-        for chunk in self._open_chunks():
+        for chunk in read_line_chunks(self._path):
             yield from map(decode_record, chunk)
 
     def count_rows(self) -> int:
-        return sum(map(len, self._open_chunks()))
-
-    def _open_chunks(self) -> Iterator[list[bytes]]:
-        return read_line_chunks(self._path)
+        return sum(map(len, read_line_chunks(self._path)))
 
 
 def read_line_chunks(path: Path) -> Iterator[list[bytes]]:

@@ -2,6 +2,10 @@
 
 A Parquet file cannot be joined from blocks, so the blocks are an Arrow stream, and the shard is written from it at the
 end. Memory for writing: one row group, joined and encoded, about 140 MiB at its peak; for reading: one row group.
+
+In memory a column of images is plain bytes. In a Parquet file it is the struct of `bytes` and `path` that Hugging
+Face's `datasets` shows as pictures, and the file's metadata names the feature, so that `datasets` and the viewer of the
+Hub decode it.
 """
 
 from __future__ import annotations
@@ -13,23 +17,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from gristmill.core.media import list_image_columns
-from gristmill.shards.arrow_stream import STREAM_END, stream_block, stream_header
-from gristmill.shards.canonical import canonicalize_batch
+from gristmill.core.media import find_image_extension, list_image_columns, note_features, read_features
+from gristmill.core.records import KEY
+from gristmill.shards.canonical import STREAM_END, canonicalize_batch, stream_block, stream_header
 from gristmill.shards.formats.base import ROWS_AT_A_TIME
-from gristmill.shards.formats.image_structs import to_parquet_schema, unwrap_images, wrap_images
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
 
     from gristmill.shards.formats.base import ByteSink, ShardRecord
 
+
 ROW_GROUP_BYTES = 32 << 20
 _ZSTD_LEVEL = 3
+_STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +182,48 @@ class ParquetShard:
 
     def count_rows(self) -> int:
         return sum(batch.num_rows for batch in self._file.iter_batches(batch_size=ROWS_AT_A_TIME))
+
+
+def to_parquet_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a Parquet file of records with these columns."""
+    images = list_image_columns(schema)
+    if not images:
+        return schema
+    for name in images:
+        schema = schema.set(schema.get_field_index(name), schema.field(name).with_type(_STRUCT))
+    return note_features(schema, {**read_features(schema), **{name: {"_type": "Image"} for name in images}})
+
+
+def wrap_images(table: pa.Table, images: Sequence[str]) -> pa.Table:
+    """Make structs of the columns of images; a path is the key of the sample with the extension of its format."""
+    keys = table.column(KEY).to_pylist() if KEY in table.schema.names else [None] * table.num_rows
+    for name in images:
+        contents = table.column(name).combine_chunks()
+        paths = [
+            None
+            if key is None or not content.is_valid
+            else f"{key}.{find_image_extension(bytes(memoryview(content.as_buffer())[:16]))}"
+            for key, content in zip(keys, contents, strict=True)
+        ]
+        structs = pa.StructArray.from_arrays(
+            [contents.cast(pa.binary()), pa.array(paths, pa.string())], fields=list(_STRUCT), mask=contents.is_null()
+        )
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, table.schema.field(index).with_type(_STRUCT), structs)
+    return table
+
+
+def unwrap_images(record: ShardRecord, images: Sequence[str]) -> ShardRecord:
+    """Replace the structs of a record by the bytes in them; the record itself is changed."""
+    for name in images:
+        record[name] = None if record[name] is None else record[name]["bytes"]
+    return record
+
+
+def unwrap_image_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Replace the structs of a batch by the bytes in them: its columns are then those of `schema`."""
+    arrays = batch.columns
+    for name in list_image_columns(schema):
+        index = schema.get_field_index(name)
+        arrays[index] = pc.struct_field(arrays[index], "bytes").cast(schema.field(index).type)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

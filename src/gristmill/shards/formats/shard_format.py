@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from gristmill.core.media import MEMBER, is_bytes
-from gristmill.core.names import check_choice
+from gristmill.core.checks import check_choice
+from gristmill.core.media import MEMBER, collect_features, is_bytes
 from gristmill.core.records import CARRIES_ALL, ORIGIN, PATH, RECORD, SPLIT, TYPE_REASON
-from gristmill.shards.arrow_stream import read_mapped_batches
-from gristmill.shards.canonical import canonicalize_schema
+from gristmill.shards.canonical import canonicalize_schema, read_mapped_batches
 from gristmill.shards.formats.arrow import ArrowEncoder, ArrowShard, TokenShard
 from gristmill.shards.formats.base import KeyedEncoder
 from gristmill.shards.token_rows import KINDS, ORIGINS
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gristmill.shards.formats.base import ByteSink, Encoder, ShardReader
-    from gristmill.storage.codecs.compression import Codec
+    from gristmill.storage.codecs import Codec
 
 COMPRESSIONS: dict[str, tuple[str, ...]] = {
     "jsonl": ("none", "gzip", "zstd", "bz2", "xz", "lz4"),
@@ -79,6 +78,7 @@ def open_encoder(format: ShardFormat, schema: pa.Schema) -> Encoder:
     """Make the encoder for batches of this schema. The column `split` is not written: the folder says it."""
     has_record = RECORD in schema.names
     columns = canonicalize_schema(_without_plan_notes(_without_column(_without_column(schema, SPLIT), RECORD)))
+    columns = collect_features(columns)
     if format.name != "webdataset":
         columns = _without_text_members(columns)
     if format.name == "arrow":

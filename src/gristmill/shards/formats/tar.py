@@ -1,7 +1,7 @@
 """WebDataset shards: tars in which consecutive members with the same key are a sample.
 
 The key is the record's own (`__key__`) or its origin. The text is `.txt`, columns of bytes are members under their
-names, everything else is in `.json`. Columns that were read from members of samples are these members again
+names, everything else is in `.json`. Columns that were read from members of samples are written as the same members
 (`tar_members`); the side file of such a shard also has the bytes of each sample, so any of them is read with one seek.
 
 Headers are plain ustar with time, owner and device 0, so the bytes depend on the records alone. They are filled into a
@@ -16,22 +16,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
-from gristmill.core.media import EXTENSION_NAME
+from gristmill.core.media import EXTENSION_NAME, is_bytes
 from gristmill.core.records import KEY, ORIGIN, RECORD, TEXT
 from gristmill.shards.formats.jsonl import decode_record, to_json_rows
-from gristmill.storage.tars.tar_index import PlainTar, index_tar
-from gristmill.storage.tars.tar_scan import is_origin_key, split_sample_name
+from gristmill.storage.tar_index import PlainTar, index_tar
+from gristmill.storage.tar_scan import is_origin_key, split_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from gristmill.shards.formats.base import ShardRecord
     from gristmill.shards.formats.tar_members import MemberLayout
-    from gristmill.storage.tars.tar_index import TarIndex
-    from gristmill.storage.tars.tar_scan import TarMember
+    from gristmill.storage.tar_index import TarIndex
+    from gristmill.storage.tar_scan import TarMember
 
 BLOCK = 512
 _NAME_BYTES = 100
@@ -68,11 +69,11 @@ class TarEncoder:
     def block_after(self, batch: pa.RecordBatch, previous: str | None) -> tuple[bytes, str | None]:
         """Encode records that follow one with the key `previous`; return the block and the key of its last record."""
         keys = self._choose_keys(batch, previous)
-        if self.layout is not None:
-            return b"".join(itertools.chain.from_iterable(self._encode_samples(batch, keys))), self._last(
-                keys, previous
-            )
-        return b"".join(self._encode_members(batch, keys)), self._last(keys, previous)
+        if self.layout is None:
+            pieces = self._encode_members(batch, keys)
+        else:
+            pieces = itertools.chain.from_iterable(self._encode_samples(batch, keys))
+        return b"".join(pieces), keys[-1] if keys else previous
 
     def sized_block_after(
         self, batch: pa.RecordBatch, previous: str | None
@@ -84,19 +85,15 @@ class TarEncoder:
         for sample in self._encode_samples(batch, keys):
             sizes.append(sum(map(len, sample)))
             pieces += sample
-        return pieces, self._last(keys, previous), sizes
-
-    @staticmethod
-    def _last(keys: list[str], previous: str | None) -> str | None:
-        return keys[-1] if keys else previous
+        return pieces, keys[-1] if keys else previous, sizes
 
     def footer(self) -> bytes:
         return bytes(2 * BLOCK)
 
     @property
     def binary_columns(self) -> list[str]:
-        """The columns whose values are members of their own."""
-        return [field.name for field in self.schema if _is_binary(field.type) and EXTENSION_NAME.fullmatch(field.name)]
+        """The columns whose values are separate members."""
+        return [field.name for field in self.schema if is_bytes(field.type) and EXTENSION_NAME.fullmatch(field.name)]
 
     def _encode_members(self, batch: pa.RecordBatch, keys: list[str]) -> Iterator[bytes]:
         texts = batch.column(TEXT).to_pylist() if TEXT in self.schema.names else None
@@ -124,7 +121,8 @@ class TarEncoder:
 
     def _choose_keys(self, batch: pa.RecordBatch, previous: str | None) -> list[str]:
         """Choose the records' own keys where possible, else their origins: two neighbours must differ."""
-        keys = list(_make_origin_keys(batch.column(ORIGIN)))
+        columns = [batch.column(ORIGIN).field(name).to_pylist() for name in ("file", "position", "part")]
+        keys = [f"{file:016x}-{position:012d}-{part}" for file, position, part in zip(*columns, strict=True)]
         if KEY not in self.schema.names:
             return keys
         longest = max(map(len, ("json", *self.binary_columns)))
@@ -161,18 +159,13 @@ def encode_member(name: str, data: bytes) -> tuple[bytes, bytes, bytes]:
     if len(data) > _MAX_MEMBER_BYTES:
         raise ValueError(f"{name} has {len(data)} bytes; a tar member holds less than 8 GiB")
     encoded, prefix, after = name.encode(), b"", _AFTER_CHECKSUM
-    if len(encoded) > _NAME_BYTES:  # folders have a field of their own, 189 bytes after the checksum
+    if len(encoded) > _NAME_BYTES:  # folders have a separate field, 189 bytes after the checksum
         prefix, encoded = _split_name(encoded)
         after = after[:189] + prefix + after[189 + len(prefix) :]
     size = b"%011o\0" % len(data)
     checksum = _FIXED_SUM + sum(encoded) + sum(prefix) + sum(size)
     header = b"".join((encoded.ljust(100, b"\0"), _MODE_TO_SIZE, size, _TIME, b"%06o\0 " % checksum, after))
     return header, data, bytes(-len(data) % BLOCK)
-
-
-def _make_origin_keys(origins: pa.StructArray) -> Iterable[str]:
-    columns = [origins.field(name).to_pylist() for name in ("file", "position", "part")]
-    return (f"{file:016x}-{position:012d}-{part}" for file, position, part in zip(*columns, strict=True))
 
 
 def _split_name(name: bytes) -> tuple[bytes, bytes]:
@@ -195,10 +188,6 @@ def _can_be_key(key: str, longest: int) -> bool:
         return len(encoded) <= _NAME_BYTES or bool(_split_name(encoded))
     except ValueError:  # too long, or a lone surrogate
         return False
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 class TarShard:
@@ -266,7 +255,7 @@ def _find_sample_starts(members: Iterable[TarMember]) -> Iterator[int]:
 
 
 def _get_key(member: TarMember) -> str:
-    name_parts = split_sample_name(member.name)
+    name_parts = split_sample_name(member.name) if member.isreg() else None
     if name_parts is None:
         raise EOFError(f"{member.name!r} is not a member of a sample")
     return name_parts[0]
@@ -286,5 +275,5 @@ def _read_contents(tar: PlainTar, members: Iterable[TarMember]) -> dict[str, byt
 
 
 def _refuse_damage(tar: PlainTar) -> None:
-    if tar.damage is not None:
-        raise EOFError(tar.damage)
+    if tar.fault is not None:
+        raise EOFError(tar.fault)

@@ -2,7 +2,7 @@
 
 A column that was read from a member is written as that member. A text that was read from a field of a JSON member is
 written into that field, so it is stored once. Columns that steps have added are in `.json`, or in `.columns.json` where
-the samples have a `.json` of their own. Members of a sample are sorted by their extension.
+the samples already have a `.json`. Members of a sample are sorted by their extension.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.json_text import is_json, to_json_text, to_json_values
+from gristmill.core.json_values import is_json, to_json_text, to_json_values
 from gristmill.core.media import (
     ANY_IMAGE,
     EXTENSION_NAME,
@@ -40,7 +40,7 @@ class MemberLayout:
     """The members of the samples of a dataset."""
 
     members: dict[str, str]
-    """The extension of each column that is a member of its own."""
+    """The extension of each column that is a separate member."""
     text_path: tuple[str, tuple[str, ...]] | None
     """The column and the path in it where the text is, for a text that was read from a field of a JSON member."""
     rest: tuple[str, ...]
@@ -73,7 +73,7 @@ class MemberLayout:
                 members[column.name] = ANY_IMAGE if column.name == IMAGE else column.name.lower()
         images = [name for name, member in members.items() if member == ANY_IMAGE]
         has_others = any(member in _IMAGES for member in members.values())
-        if has_others or len(images) > 1:  # their formats may be the same, so their names tell them apart
+        if has_others or len(images) > 1:  # their formats may be the same, so their names distinguish them
             members |= {name: f"{name}.{ANY_IMAGE}" for name in images}
         _refuse_equal_members(members)
         rest = tuple(name for name in schema.names if name not in (ORIGIN, KEY, TEXT, *members))
@@ -87,7 +87,7 @@ class MemberLayout:
         return max(len(name.encode()) for name in (*self.members.values(), _REST))
 
     def encode(self, batch: pa.RecordBatch, keys: Sequence[str | None]) -> Iterator[dict[str, bytes]]:
-        """Encode the members of each sample, by their sorted extensions; `keys` are stored beside the other columns."""
+        """Encode the members of each sample, by their sorted extensions; `keys` are stored with the other columns."""
         columns = {name: self._encode_column(batch, name) for name in self.members}
         rest = [to_json_values(batch.column(name), holds_json=is_json(batch.schema.field(name))) for name in self.rest]
         texts = batch.column(TEXT).to_pylist() if self.text_path is not None else None

@@ -1,8 +1,13 @@
-"""`url`: keep documents by their address. About a million addresses a second and core."""
+"""`url`: keep documents by their address. About a million addresses a second and core.
+
+Its lists (and those of `toxicity`) are files of the user or of installed packages, with one entry a line.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -12,8 +17,7 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.records import RuleValues, StepResult, count_dropped
 from gristmill.core.step import Finding, LocalStep
-from gristmill.steps.cleaning.word_lists import read_list
-from gristmill.steps.records.columns import require_column
+from gristmill.steps.column_names import require_column
 
 REASONS = ("no_url", "blocked_domain", "blocked_word")
 _HOST = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(\[[^\]]*\]|[^/?#:]*)|([^/?#:@\s]+\.[^/?#:@\s]+)")
@@ -24,11 +28,11 @@ class Url(LocalStep, tag="url", frozen=True, kw_only=True):
     """Drop documents by their address: blocked domains with all their subdomains, and blocked words.
 
     `example.com` blocks `example.com` and `www.example.com`, not `notexample.com`. A word blocks addresses that have it
-    between two characters that are no letters or digits, whatever the case: `casino` blocks `/Casino-bonus`, not
+    between two characters that are no letters or digits, in upper or lower case: `casino` blocks `/Casino-bonus`, not
     `/casinos`. Entries come from the recipe, and from files with one a line (`domain_lists`, `word_lists`). Documents
     without an address stay, unless `require` is set.
 
-    >>> from gristmill.core.sample_batches import documents
+    >>> from gristmill.core.records import documents
     >>> pages = documents(["a", "b", "c"], url=["https://shop.example.com/", "http://b.org/x-casino", None])
     >>> Url(domains=["example.com"], words=["casino"]).apply(pages, seed=0).dropped
     {'blocked_domain': 1, 'blocked_word': 1}
@@ -38,11 +42,15 @@ class Url(LocalStep, tag="url", frozen=True, kw_only=True):
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("domain_lists", "word_lists")
 
     column: str = "url"
+    """The column of the address."""
     domains: list[str] = msgspec.field(default_factory=list)
+    """Domains that are blocked."""
     words: list[str] = msgspec.field(default_factory=list)
+    """Words that are blocked."""
     domain_lists: list[str] = msgspec.field(default_factory=list)
     """Files with one domain a line; `package:NAME/path` is a file of an installed package."""
     word_lists: list[str] = msgspec.field(default_factory=list)
+    """Files with one word a line; `package:NAME/path` is a file of an installed package."""
     require: bool = False
     """Whether documents without an address are dropped, as `no_url`."""
 
@@ -139,3 +147,33 @@ def normalize_host(host: str) -> str:
         return host.encode("idna").decode()
     except UnicodeError:
         return host
+
+
+_PACKAGE = "package:"
+
+
+def read_list(step: str, path: str, folder: str) -> list[str]:
+    """Read a list; `package:NAME/path/in/it.txt` is a file of an installed package.
+
+    Raises:
+        UsageError: It cannot be read, is not UTF-8, or is empty.
+    """
+    file = _find_in_package(step, path.removeprefix(_PACKAGE)) if path.startswith(_PACKAGE) else Path(folder, path)
+    try:
+        lines = file.read_text("utf-8-sig").splitlines()
+    except OSError as error:
+        raise UsageError(f"{step}: cannot read the list {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{step}: the list {file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    words = [line.strip() for line in lines if line.strip()]
+    if not words:
+        raise UsageError(f"{step}: the list {file} is empty", help="write one word or phrase a line")
+    return words
+
+
+def _find_in_package(step: str, path: str) -> Path:
+    name, _, inside = path.partition("/")
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(f'{step}: there is no package "{name}"', help="install it, or name a file")
+    return Path(next(iter(spec.submodule_search_locations)), inside)

@@ -12,16 +12,15 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
+from gristmill.core.checks import is_share
 from gristmill.core.errors import UsageError
-from gristmill.core.numbers import is_share
 from gristmill.core.quantities import format_count
 from gristmill.core.records import TEXT, SourceFile, StepResult
 from gristmill.core.step import GlobalStep, LocalStep, check_choices
-from gristmill.steps.decontaminate.benchmark_files import read_benchmark_file
-from gristmill.steps.decontaminate.items import BenchmarkItem, ItemKeys, make_item
-from gristmill.steps.records.columns import require_column
-from gristmill.steps.records.new_columns import put_new_columns
-from gristmill.storage.listing.paths import find_files
+from gristmill.steps.column_names import require_column
+from gristmill.steps.decontaminate.items import BenchmarkItem, ItemKeys, make_item, read_benchmark_file
+from gristmill.steps.edit_columns import put_new_columns
+from gristmill.storage.paths import find_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +30,7 @@ CONTAMINATED = "contaminated"
 ITEMS_COLUMN = "contaminated_by"
 SHARE_COLUMN = "contamination"
 TAG_FIELDS = (pa.field(ITEMS_COLUMN, pa.list_(pa.string())), pa.field(SHARE_COLUMN, pa.float64()))
-"""The columns of `action: tag`: the items that were found, and the largest share of an item's n-grams."""
+"""The columns of `action: tag`: the items that were found, and the largest share of an item's words."""
 
 Action = Literal["tag", "drop", "cut"]
 _MAX_NGRAM = 64
@@ -39,40 +38,56 @@ _BENCHMARK_KEYS = ("read", "question", "answer", "choices", "id")
 
 
 class Decontaminate(GlobalStep, tag="decontaminate", frozen=True, kw_only=True):
-    """Find the items of `benchmarks` in documents, whatever is around them, and mark, drop or cut them.
+    """Find the items of `benchmarks` in documents, whatever text surrounds them, and mark, drop or cut them.
 
     A benchmark is a file of JSON lines, a JSON array, CSV or Parquet: `{gsm8k: gsm8k.jsonl}`. The usual keys of
     questions, choices and answers are known; `{mine: {read: a.jsonl, question: ask, answer: reply}}` names others.
-    Case, accents, punctuation and spacing do not matter. Words are letters in scripts without spaces.
+    Case, accents, punctuation and spacing do not matter, nor do tags, entities, escapes, the syntax of Markdown, LaTeX
+    wrappers and what each line of a listing begins with. Words are letters in scripts without spaces.
 
-    An item is found where at least `min_coverage` of its n-grams of `ngram` words are within a `window` of the
-    document, in item lengths. A question of fewer than `ngram` words must occur whole, and have at least `min_words`;
-    shorter ones are listed as `too_short_to_check`. An answer is looked for if it has at least `ngram` words. N-grams
-    without a letter do not count, nor those in more than 10 items, nor those that are common in a source: in over 100
-    of its documents and over `max_common_share` of them.
+    An item is found where n-grams of `ngram` words within a `window` of the document, in item lengths, have at least
+    `min_coverage` of its words, and at least 10 of a question and 20 of an answer, or all if there are fewer. A
+    question of fewer than `ngram` words must occur whole, and have at least `min_words`; shorter ones are listed as
+    `too_short_to_check`. An answer is looked for if it has at least 13 words. N-grams without a letter do not count,
+    nor those in more than 10 items, nor those that are common in a source: in over 100 of its documents and over
+    `max_common_share` of them.
 
     `action: tag` adds the columns `contaminated_by` (the items) and `contamination` (the largest share found); `drop`
     drops the documents as `contaminated`, and fails if a source would lose more than `max_source_loss`; `cut` removes
     the passages, and drops documents of which no word is left. Held-out records are not changed.
 
+    The step ends a stage. [Decontaminating](decontaminating.md) says exactly what is found.
+
     >>> Decontaminate(benchmarks={"gsm8k": "gsm8k_test.jsonl"}, action="drop").min_coverage
-    0.5
+    0.4
     """
 
-    disk_copies: ClassVar[int] = 1
-    kernel_modules: ClassVar[tuple[str, ...]] = ("gristmill.text.shingles.kernels",)
-    kernel_calls: ClassVar[str] = "gristmill.steps.decontaminate.call_kernels"
+    version: ClassVar[int] = 3
+    kernel_modules: ClassVar[tuple[str, ...]] = (
+        "gristmill.text.shingle_kernels",
+        "gristmill.steps.decontaminate.label_kernels",
+        "gristmill.steps.decontaminate.markup_kernels",
+        "gristmill.steps.decontaminate.item_index",
+    )
+    kernel_calls: ClassVar[str] = "gristmill.steps.decontaminate.item_index"
     not_fingerprinted: ClassVar[tuple[str, ...]] = ("max_source_loss",)
 
     benchmarks: dict[str, str | list[str] | dict[str, Any]]
+    """Name and file, or `{read: …, question: …, answer: …, choices: …, id: …}` with the keys of its records."""
     action: Action = "tag"
-    ngram: int = 13
+    """`tag`, `drop` or `cut`."""
+    ngram: int = 8
+    """Words in an n-gram; a shorter question must occur whole."""
     min_words: int = 6
-    min_coverage: float = 0.5
+    """The fewest words of a question that is looked for."""
+    min_coverage: float = 0.4
+    """The share of an item's words from which on it is found."""
     window: float = 2.0
-    """The longest passage in which an item's n-grams are counted together, in lengths of the item."""
+    """The longest passage in which an item's words are counted together, in lengths of the item."""
     max_common_share: float = 0.01
+    """N-grams in more documents of a source than this share (and than 100) do not count there."""
     max_source_loss: float = 0.1
+    """For `drop`: the run stops if a source would lose a larger share (and more than 10 documents)."""
 
     def __post_init__(self) -> None:
         check_choices(type(self), msgspec.structs.asdict(self))

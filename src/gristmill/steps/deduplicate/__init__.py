@@ -1,1 +1,4 @@
-"""The step `deduplicate` and its kernels: from keys to candidates, from candidates to clusters."""
+"""`deduplicate`: signatures of documents or their pieces, candidates of equal keys, and clusters with one survivor.
+
+The step describes; the barrier in `pipeline` calls these kernels on partitions of a corpus larger than memory.
+"""

@@ -1,20 +1,51 @@
-"""The choice of survivors: in the order of ranks, a document is removed if it is similar to a better one that survives.
+"""From signatures to survivors: which pairs are similar, and which document of a cluster stays.
 
-So every removed document is similar to its own survivor, and no chain of similarities removes a dissimilar document. If
-bands have not paired a document with the best of its cluster, that pair is compared as well (`missing_pairs`): the root
-of a component is its smallest rank, whatever the order in which pairs are joined. Linear in the number of pairs.
+In the order of ranks, a document is removed if it is similar to a better one that survives. So every removed document
+is similar to its own survivor, and no chain of similarities removes a dissimilar document. If bands have not paired a
+document with the best of its cluster, that pair is compared as well (`missing_pairs`): the root of a component is its
+smallest rank, in any order of joining pairs. Linear in the number of pairs.
+
+Exact copies are documents whose texts have the same digest of 128 bits. The texts themselves are not compared: among a
+billion documents, two different texts share a digest with a probability of about 10^-21.
+
+A signature is a MinHash of a text or a perceptual hash of an image. Sketches of two documents can reject the pair, only
+their texts can confirm it. An estimate from n values has a standard deviation of sqrt(t(1-t)/n) at the threshold t:
+0.038 for 108 values at 0.8. A sketch rejects a pair three deviations below the threshold; of pairs just at the
+threshold it loses about one in 700. An estimate above the threshold proves nothing, because the errors of documents
+made from one template are correlated: if the template's words happen to agree for one page, they do for all of them.
+
+If the estimate is near the threshold, the texts are compared immediately. A pair far above it is only a candidate until
+a removal depends on it (`verify_removals`): in a cluster of a thousand documents with some eleven such pairs each, one
+text comparison a document is enough.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import xxhash
 
+from gristmill.core.media import list_image_columns
+from gristmill.core.records import TEXT
+from gristmill.images.codec import HASH_BITS, make_band_keys, measure_similarities, sign_images
 from gristmill.runtime.kernels import kernel
-from gristmill.steps.deduplicate.candidates import Pairs
-from gristmill.steps.deduplicate.similarity import SimilarPairs
+from gristmill.steps.deduplicate.candidates import (
+    Pairs,
+    find_candidate_pairs,
+    group_by_digest,
+    group_by_key,
+    mark_repeated,
+    pair_likely_members,
+)
+from gristmill.steps.deduplicate.deduplicate import Deduplicate
+from gristmill.steps.deduplicate.partitions import call_place
+from gristmill.text.buffers import get_text_buffers
+from gristmill.text.minhash import ShingleSets, SignedTexts, estimate_similarities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +54,8 @@ if TYPE_CHECKING:
 
     from gristmill.steps.deduplicate.candidates import Ranks
 
+
+if TYPE_CHECKING:
     CompareTexts = Callable[[Pairs], NDArray[np.float64]]
     """A function that returns the exact similarities of pairs."""
 
@@ -159,3 +192,107 @@ def _choose_survivors(
     for pair in range(len(better)):
         if chosen[worse[pair]] < 0 and chosen[better[pair]] < 0 and not is_reference[worse[pair]]:
             chosen[worse[pair]] = pair
+
+
+def digest_texts(texts: pa.Array) -> NDArray[np.uint64]:
+    """Return the digest of each text: 128 bits, as two numbers."""
+    data, offsets = get_text_buffers(texts)
+    view, digest = memoryview(data.data), xxhash.xxh3_128_digest
+    joined = b"".join([digest(view[start:stop]) for start, stop in pairwise(offsets.tolist())])
+    return np.frombuffer(joined, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def find_copies(digests: NDArray[np.uint64], documents: NDArray[np.int64], ranks: Ranks) -> Removals:
+    """Find the documents whose text a better document has too."""
+    groups = group_by_digest(digests, documents, ranks)
+    sizes = np.diff(groups.starts)
+    is_first = np.zeros(len(groups.documents), dtype=bool)
+    is_first[groups.starts[:-1]] = True
+    survivors = np.repeat(groups.documents[groups.starts[:-1]], sizes)[~is_first]
+    removed = groups.documents[~is_first]
+    order = np.argsort(removed)
+    return Removals(removed[order], survivors[order], np.ones(len(removed)))
+
+
+def call_kernels() -> None:
+    """Call every compiled function of deduplication, so that a run compiles them before its workers start."""
+    step = Deduplicate()  # the defaults: with a step's own parameters short texts may reach no kernel
+    words = [f"word{number}" for number in range(60)]
+    lines = [" ".join(words), " ".join([*words[:-1], "other"]), " ".join(reversed(words)), " ".join(words)]
+    texts = pa.array(lines, pa.large_string())
+    signed = step.minhash.sign(texts)
+    ShingleSets.of(texts, step.ngram).compare(np.array([0]), np.array([1]))
+    mark_repeated(signed.keys.reshape(-1))
+    groups = group_by_key(signed.keys.reshape(-1), np.repeat(signed.rows, step.bands), _give_equal_ranks)
+    pairs = find_candidate_pairs(groups, signed.sketches.__getitem__)
+    list(pair_likely_members(signed.rows, signed.sketches.__getitem__, 0))
+    call_place()
+    graph = SimilarityGraph(pairs, _give_equal_ranks)
+    graph.missing_pairs()
+    graph.removals(np.ones(len(pairs)), 0)
+
+
+def _give_equal_ranks(documents: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return np.zeros(len(documents), np.uint64)
+
+
+def sign_batch(step: Deduplicate, batch: pa.RecordBatch) -> SignedTexts:
+    """Sign the texts of a batch, or its images. What cannot be decoded has no signature: only its copies are found."""
+    if step.kind != "image":
+        return step.minhash.sign(batch.column(TEXT))
+    columns = [batch.column(name).to_pylist() for name in list_image_columns(batch.schema)]
+    contents = [next((content for content in row if content is not None), None) for row in zip(*columns, strict=True)]
+    rows, signatures = sign_images(contents)
+    counts = np.zeros(batch.num_rows, np.int64)
+    counts[rows] = 1
+    return SignedTexts(counts, rows, make_band_keys(signatures, step.num_band_keys), signatures)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifiedPairs:
+    """Pairs classified by their sketches; pairs that are in neither class are rejected."""
+
+    alike: NDArray[np.bool_]
+    """Pairs that are accepted; with `verify: text` a removal that depends on one is verified first."""
+    undecided: NDArray[np.bool_]
+    """Pairs whose texts are compared immediately."""
+
+
+def compare_sketches(step: Deduplicate, first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Compare pairs of sketches: of images exactly, of texts by an estimate."""
+    return measure_similarities(first, second) if step.kind == "image" else estimate_similarities(first, second)
+
+
+def classify_pairs(step: Deduplicate, estimates: NDArray[np.float64]) -> ClassifiedPairs:
+    """Classify pairs by their estimated similarities."""
+    if step.kind == "image":  # the whole hashes are compared, so there is nothing left to verify
+        return ClassifiedPairs(estimates >= 1 - step.max_distance / HASH_BITS, np.zeros(len(estimates), dtype=bool))
+    if step.verify == "signature":
+        return ClassifiedPairs(estimates >= step.threshold, np.zeros(len(estimates), dtype=bool))
+    margin = max(3 * math.sqrt(step.threshold * (1 - step.threshold) / (step.bands * step.rows)), 0.05)
+    alike = estimates >= step.threshold + margin
+    return ClassifiedPairs(alike, ~alike & (estimates > step.threshold - margin))
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarPairs:
+    """Pairs that are similar, by their texts or by an estimate."""
+
+    pairs: Pairs
+    similarities: NDArray[np.float64]
+    is_exact: NDArray[np.bool_]
+    """Whether the similarity is that of the texts, not an estimate."""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def take(self, indexes: NDArray[np.int64] | NDArray[np.bool_]) -> SimilarPairs:
+        pairs = Pairs(self.pairs.first[indexes], self.pairs.second[indexes])
+        return SimilarPairs(pairs, self.similarities[indexes], self.is_exact[indexes])
+
+    @staticmethod
+    def concatenate(left: SimilarPairs, right: SimilarPairs) -> SimilarPairs:
+        first = np.concatenate([left.pairs.first, right.pairs.first])
+        second = np.concatenate([left.pairs.second, right.pairs.second])
+        similarities = np.concatenate([left.similarities, right.similarities])
+        return SimilarPairs(Pairs(first, second), similarities, np.concatenate([left.is_exact, right.is_exact]))

@@ -1,37 +1,47 @@
 """`deduplicate`: keep one of each set of copies, over all sources together.
 
-The step is a description. Its kernels are beside it in this folder; its barrier in the pipeline applies them to a
-corpus that is larger than memory.
+The step is a description, which also looks up the datasets of `against` while a run is planned. Its kernels are in this
+folder; its barrier in the pipeline applies them to a corpus that is larger than memory.
 """
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import xxhash
 
+from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
+from gristmill.core.json_values import with_new_value
 from gristmill.core.media import list_image_columns
-from gristmill.core.names import find_nearest
 from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
-from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
-from gristmill.images.codec import describe_codecs
-from gristmill.images.perceptual import SIGNATURE_BYTES
-from gristmill.steps.deduplicate.kept_folders import find_kept_folders, has_lost_shards, hash_kept_signatures
-from gristmill.steps.deduplicate.partition_sizes import expect_partition_memory
+from gristmill.core.step import GlobalStep, LocalStep, StepPosition, StepTraits, check_choices
+from gristmill.images.codec import SIGNATURE_BYTES, describe_codecs
+from gristmill.shards.kept_signatures import INDEX, load_kept_signatures
+from gristmill.steps.column_names import require_column
+from gristmill.steps.deduplicate.partitions import expect_partition_memory
 from gristmill.steps.deduplicate.pieces import COLUMN, LINES, PARAGRAPHS, SUBSTRING
-from gristmill.steps.read import Read, list_source_files, plan_schema, with_detected_format
-from gristmill.steps.records.columns import require_column
-from gristmill.steps.records.content import require_content
-from gristmill.steps.records.json_records import with_new_value
-from gristmill.storage.listing.paths import find_files
-from gristmill.text.shingles import MinHash
+from gristmill.steps.edit_columns import require_content
+from gristmill.steps.read.read import Read
+from gristmill.steps.read.schema import plan_schema
+from gristmill.steps.read.source import list_source_files, with_detected_format
+from gristmill.storage.locations import list_files_below, parse_location
+from gristmill.storage.paths import find_files
+from gristmill.storage.urls import OBJECT_STORES, find_protocol
+from gristmill.text.minhash import MinHash
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    from gristmill.storage.locations import Location
+
 
 DUPLICATE = "duplicate"
 """The reason for dropping a copy of a text."""
@@ -79,23 +89,26 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     before. Documents of which nothing is left are dropped as `duplicate`. `by: url` with `kind: exact` compares
     another column than the text.
 
+    Documents of splits other than `train` all stay, even copies of each other; their copies in `train` are removed.
+    `dropped/duplicates.parquet` names the survivor of each removed document. The step ends a stage.
+    [Deduplicating](deduplicating.md) explains how it works, and what to do when it stops.
+
     `against` compares whole documents, and does not find a test question inside a page: `decontaminate` does.
 
     >>> Deduplicate(threshold=0.8).estimate_recall(0.8)
     0.9957...
     """
 
-    version: ClassVar[int] = 2
-    disk_copies: ClassVar[int] = 2
-    lists_removals: ClassVar[bool] = True
-    kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.call_kernels"
+    version: ClassVar[int] = 3
+    traits: ClassVar[StepTraits] = StepTraits(lists_removals=True, disk_copies=2)
+    kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.clusters"
     kernel_modules: ClassVar[tuple[str, ...]] = (
-        "gristmill.text.shingles.kernels",
-        "gristmill.text.shingles.set_kernels",
+        "gristmill.text.shingle_kernels",
+        "gristmill.text.minhash",
         "gristmill.steps.deduplicate.candidates",
         "gristmill.steps.deduplicate.partitions",
         "gristmill.steps.deduplicate.clusters",
-        "gristmill.steps.deduplicate.large_groups",
+        "gristmill.steps.deduplicate.candidates",
     )
     not_fingerprinted: ClassVar[tuple[str, ...]] = (
         "max_source_loss",
@@ -105,28 +118,50 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     )
 
     kind: Kind = "near"
+    """`near`: similar texts; `exact`: equal ones only; `image`: similar [images](samples.md#similar-images);
+    `lines`, `paragraphs`, `substring`: [pieces of texts](deduplicating.md#lines-paragraphs-substrings) that came
+    before.
+    """
     max_distance: int = 12
-    """For `kind: image`: the most bits of 256 in which the perceptual hashes of two images may differ."""
+    """For `kind: image`: the most bits of 256 in which the perceptual hashes of two images may differ, up to 24."""
     threshold: float = 0.8
+    """The Jaccard similarity of two sets of word n-grams from which on texts are similar."""
     ngram: int = 5
+    """Words in a shingle; texts with fewer are compared exactly."""
     bands: int = 18
+    """Bands of the MinHash signature; more of them find more pairs."""
     rows: int = 6
+    """Values in a band; more of them find fewer pairs below the threshold."""
     verify: Verify = "text"
+    """`text`: each removal is verified by both texts; `signature`: no texts are compared, similarities are
+    estimates.
+    """
     prefer: list[str] = msgspec.field(default_factory=list)
     """Sources, the most preferred first; the other sources come last, with equal rank."""
     prefer_longest: bool = True
+    """Whether the longest document of equally preferred sources survives; else the first by source, file and
+    position.
+    """
     against: str | dict[str, Any] | None = None
-    """Files or a dataset, or the keys of a source: `{read: older.jsonl, text: content}`."""
+    """Files or a dataset whose documents all stay, or the keys of a source: `{read: older.jsonl, text: content}`.
+    [No decontamination](deduplicating.md#against-is-not-decontamination).
+    """
     keep_signatures: bool = False
-    """Whether to keep the signatures of the dataset's documents beside it, for later runs `against` it."""
+    """Whether to keep the signatures of the dataset's documents in `signatures/`, for later runs [against
+    it](deduplicating.md#a-new-dump).
+    """
     min_words: int | None = None
-    """For lines, paragraphs and substrings: the fewest words that are compared."""
+    """For `lines` and `paragraphs`: shorter ones all stay (5); for `substring`: the length of a run (50)."""
     by: str = TEXT
-    """For `kind: exact`: the column that is compared. Documents without a value all stay."""
+    """For `kind: exact`: the column that is compared, such as `url`. Documents without a value all stay."""
     count: bool = False
-    """Whether to add the new column `duplicate_count`: how many documents each represents, including itself."""
+    """Whether to add the new column `duplicate_count`: how many documents each represents, including itself. Refused
+    where records have one.
+    """
     max_source_loss: float = 0.5
+    """The run stops if a source would lose a larger share (and more than 10 documents)."""
     max_cluster: int = 100_000
+    """The run stops if a cluster has more documents than this."""
     partition_bytes: int = 32 << 20
     """The size of the keys that a worker loads together; it uses about five times as much memory.
 
@@ -178,10 +213,6 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         return self.max_distance + 1 if self.kind == "image" else self.bands
 
     @property
-    def reads_again(self) -> bool:
-        return self.kind != "image" and not self.count
-
-    @property
     def sketch_bytes(self) -> int:
         """The bytes of a document that pairs are compared by."""
         return SIGNATURE_BYTES if self.kind == "image" else self.bands * self.rows
@@ -218,7 +249,7 @@ class Deduplicate(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
         if self.keep_signatures and {"tokenize", "render"} & set(position.following):
             raise UsageError(
                 f"{position.key} (deduplicate): keep_signatures signs the texts of the dataset, which will have none",
-                help="write the documents with a recipe of their own, and tokenize that dataset",
+                help="write the documents with a separate recipe, and tokenize that dataset",
             )
         for name in self.prefer:
             if name not in position.sources:
@@ -329,10 +360,10 @@ class DeduplicateAgainst(Deduplicate, tag="deduplicate", frozen=True, kw_only=Tr
 class DeduplicatePieces(GlobalStep, tag="deduplicate", frozen=True, kw_only=True):
     """The step for lines, paragraphs, runs of words, or the values of a column."""
 
-    version: ClassVar[int] = 2
-    kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.call_piece_kernels"
+    version: ClassVar[int] = 4
+    kernel_calls: ClassVar[str] = "gristmill.steps.deduplicate.pieces"
     kernel_modules: ClassVar[tuple[str, ...]] = (
-        "gristmill.text.shingles.kernels",
+        "gristmill.text.shingle_kernels",
         "gristmill.steps.deduplicate.partitions",
         "gristmill.steps.deduplicate.pieces",
     )
@@ -386,3 +417,36 @@ def with_counts(batch: pa.RecordBatch, counts: NDArray[np.int64]) -> pa.RecordBa
             ) from error
         batch = batch.set_column(index, batch.schema.field(index), pa.array(changed, batch.schema.field(index).type))
     return batch.append_column(pa.field(DUPLICATE_COUNT, pa.int64()), pa.array(counts))
+
+
+_KEEPING = frozenset({None, *OBJECT_STORES})
+"""The protocols of folders that keep signatures."""
+
+
+def find_kept_folders(patterns: str | Sequence[str], base: str) -> list[str]:
+    """Return the folders that patterns name, if all are datasets of one store with kept signatures; else none."""
+    names = [patterns] if isinstance(patterns, str) else list(patterns)
+    protocols = {find_protocol(name) for name in names}
+    if len(protocols) > 1 or not protocols <= _KEEPING:
+        return []
+    folders = [_find_folder(name, base) for name in names]
+    return [str(folder) for folder in folders] if all((folder / INDEX).is_file() for folder in folders) else []
+
+
+def _find_folder(name: str, base: str) -> Location:
+    folder = parse_location(name)
+    return Path(base, folder).absolute() if isinstance(folder, Path) else folder
+
+
+def has_lost_shards(folders: Sequence[str]) -> bool:
+    """Whether shards that were signed are no longer there."""
+    for folder in map(parse_location, folders):
+        index = load_kept_signatures(folder)
+        if index is not None and not {shard.path for shard in index.shards} <= dict(list_files_below(folder)).keys():
+            return True
+    return False
+
+
+def hash_kept_signatures(folder: str) -> str:
+    """Hash the index of kept signatures: it names all files with their checksums."""
+    return xxhash.xxh3_64_hexdigest((parse_location(folder) / INDEX).read_bytes())

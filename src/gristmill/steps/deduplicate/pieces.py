@@ -1,8 +1,8 @@
 """Lines, paragraphs and runs of words: their hashes, and texts without some of them.
 
 A piece is hashed to 128 bits, so that of 10^12 pieces two different ones are equal with a probability of 10^-15. Lines
-and paragraphs are compared byte by byte without the space around them, runs of words by their words as `deduplicate`
-sees them. One compiled pass over the text.
+and paragraphs are compared byte by byte without the space around them, and their words are counted as `scan` does it;
+runs of words are compared by their words as `deduplicate` sees them. One compiled pass over the text.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.runtime.kernels import kernel
+from gristmill.steps.deduplicate.partitions import call_place
 from gristmill.text.buffers import get_text_buffers
-from gristmill.text.shingles.character_table import make_character_table
-from gristmill.text.shingles.kernels import hash_runs
-from gristmill.text.shingles.minhash import BLOCK
-from gristmill.text.shingles.word_spans import find_word_spans
+from gristmill.text.byte_kernels import decode_code_point
+from gristmill.text.comparison_words import cut_spans, find_word_spans, make_character_table
+from gristmill.text.minhash import BLOCK
+from gristmill.text.quality.character_classes import make_character_classes
+from gristmill.text.shingle_kernels import hash_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 PIECE = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u4"), ("number", "<u4")])
@@ -38,6 +40,8 @@ _PRIME_2 = np.uint64(0x9FB21C651E98DF25)
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _33 = np.uint64(33)
+_CLASS_SPACE, _CLASS_LETTER_OR_DIGIT, _CLASS_SPACELESS = 1, 6, 16
+"""Bits of `character_classes`: a kernel takes no constants from other modules."""
 
 
 @kernel
@@ -51,13 +55,13 @@ def _finish(value: np.uint64) -> np.uint64:
 
 @kernel
 def _measure_break(data: NDArray[np.uint8], position: int, stop: int) -> int:
-    """Count the bytes from a newline through the last one of the blank lines behind it; 0 if there are none."""
+    """Count the bytes from a newline through the last one of the blank lines after it; 0 if there are none."""
     size = 0
-    behind = position + 1
-    while behind < stop and data[behind] <= 32:
-        if data[behind] == 10:
-            size = behind + 1 - position
-        behind += 1
+    after = position + 1
+    while after < stop and data[after] <= 32:
+        if data[after] == 10:
+            size = after + 1 - position
+        after += 1
     return size
 
 
@@ -65,6 +69,7 @@ def _measure_break(data: NDArray[np.uint8], position: int, stop: int) -> int:
 def _hash_pieces(
     data: NDArray[np.uint8],
     offsets: NDArray[np.int64],
+    classes: NDArray[np.uint16],
     kind: int,
     min_words: int,
     pieces: NDArray[np.uint64],
@@ -72,7 +77,7 @@ def _hash_pieces(
 ) -> int:
     """Write the hashes of all pieces that have enough words, with their rows and numbers; returns how many there are.
 
-    A line (`kind` 1) ends at each newline, a paragraph (2) at one with blank lines behind it, a value (0) nowhere.
+    A line (`kind` 1) ends at each newline, a paragraph (2) at one with blank lines after it, a value (0) nowhere.
     """
     count = 0
     for row in range(len(offsets) - 1):
@@ -80,8 +85,9 @@ def _hash_pieces(
         number = 0
         while position <= stop:
             high, low = _START_1, _START_2
-            spaces = num_words = 0
-            inside = False
+            spaces = num_words = last = 0
+            inside = False  # a word
+            is_blank = True
             break_bytes = 0
             while position < stop:
                 byte = data[position]
@@ -92,16 +98,25 @@ def _hash_pieces(
                 if byte <= 32:
                     # Space counts only if more text follows: it is hashed when that comes.
                     spaces = spaces * 31 + byte + 1
-                    inside = False
+                    inside, last = False, 0
                 else:
-                    if spaces and num_words:
+                    if spaces and not is_blank:
                         high = (high ^ np.uint64(spaces)) * _PRIME_1
                         low = (low ^ np.uint64(spaces)) * _PRIME_2
                     spaces = 0
-                    # A character of a script without spaces is a word: those from U+3000 on begin with E3 or more.
-                    if not inside or byte >= 0xE3:
-                        num_words += 1
-                    inside = True
+                    is_blank = False
+                    if byte < 0x80 or byte >= 0xC0:  # a character begins
+                        code, _ = decode_code_point(data, position, stop)
+                        own: Any = np.int64(classes[code]) if code < len(classes) else 0
+                        if own & _CLASS_SPACE:
+                            inside, last = False, 0
+                        else:
+                            if own & _CLASS_LETTER_OR_DIGIT:
+                                # A letter of a script without spaces is a word, and so is what follows it.
+                                inside = inside and not (last and (own | last) & _CLASS_SPACELESS)
+                                last = own
+                            num_words += not inside
+                            inside = True
                     high = (high ^ np.uint64(byte)) * _PRIME_1
                     low = (low ^ np.uint64(byte)) * _PRIME_2
                     high ^= high >> _33
@@ -139,7 +154,8 @@ def hash_pieces(texts: pa.Array, kind: str, min_words: int) -> NDArray[Any]:
         words = np.empty(2 * BLOCK, np.uint64)
         count = hash_runs(data, offsets, make_character_table(), min_words, words, hashes, places)
     else:
-        count = _hash_pieces(data, offsets, (COLUMN, LINES, PARAGRAPHS).index(kind), min_words, hashes, places)
+        kind_number = (COLUMN, LINES, PARAGRAPHS).index(kind)
+        count = _hash_pieces(data, offsets, make_character_classes(), kind_number, min_words, hashes, places)
     records = np.empty(count, PIECE)
     records["high"], records["low"] = hashes[:count, 0], hashes[:count, 1]
     records["row"], records["number"] = places[:count, 0], places[:count, 1]
@@ -147,37 +163,30 @@ def hash_pieces(texts: pa.Array, kind: str, min_words: int) -> NDArray[Any]:
 
 
 def remove_pieces(text: str, kind: str, numbers: Sequence[int], min_words: int) -> str:
-    r"""Return the text without some of its pieces and the breaks behind them.
+    r"""Return the text without some of its pieces and the breaks after them.
 
     >>> remove_pieces("a\nb\n\nc", "lines", [1], 1), remove_pieces("a\nb\n\nc", "paragraphs", [1], 1)
     ('a\n\nc', 'a\nb')
     """
     if kind == COLUMN:
         return ""
-    spans = _find_word_runs(text, numbers, min_words) if kind == SUBSTRING else _find_spans(text, kind, numbers)
-    kept_texts, position = [], 0
-    for start, stop in spans:
-        kept_texts.append(text[position : max(start, position)])
-        position = max(position, stop)
-    edited = "".join([*kept_texts, text[position:]])
-    is_last_removed = kind != SUBSTRING and numbers[-1] == len(_BREAKS[kind].findall(text))
-    return _remove_last_break(edited) if is_last_removed else edited
+    if kind == SUBSTRING:
+        words = find_word_spans(text)
+        return cut_spans(text, [(int(words[each, 0]), int(words[each + min_words - 1, 1])) for each in numbers])
+    ends = [*(match.end() for match in _BREAKS[kind].finditer(text)), len(text)]
+    starts = [0, *ends]
+    edited = cut_spans(text, [(starts[number], ends[number]) for number in numbers])
+    if numbers[-1] < len(ends) - 1:
+        return edited
+    # The last piece has no break after it: if it is removed, so is the break before it.
+    size = len(edited.rstrip(_SPACE))
+    line_end, newline, _ = edited[size:].partition("\n")
+    return edited[:size] + (line_end.removesuffix("\r") if newline else line_end)
 
 
-def _remove_last_break(text: str) -> str:
-    """Remove the break before a last piece that is gone: there is none behind it."""
-    size = len(text.rstrip(_SPACE))
-    line_end, newline, _ = text[size:].partition("\n")
-    return text[:size] + (line_end.removesuffix("\r") if newline else line_end)
-
-
-def _find_spans(text: str, kind: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Find the first character of each of these lines or paragraphs, and the first behind the break after it."""
-    ends = [(match.start(), match.end()) for match in _BREAKS[kind].finditer(text)] + [(len(text), len(text))]
-    starts = [0, *(end for _, end in ends)]
-    return [(starts[number], ends[number][1]) for number in numbers]
-
-
-def _find_word_runs(text: str, numbers: Sequence[int], length: int) -> list[tuple[int, int]]:
-    spans = find_word_spans(text)
-    return [(int(spans[number, 0]), int(spans[number + length - 1, 1])) for number in numbers]
+def call_kernels() -> None:
+    """Hash the lines and the words of a text, so that a run compiles the functions before its workers start."""
+    call_place()
+    texts = pa.array(["one two\nthree four"], pa.large_string())
+    for kind in (LINES, SUBSTRING):
+        hash_pieces(texts, kind, 1)

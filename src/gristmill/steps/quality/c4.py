@@ -11,6 +11,7 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.step import Finding, LocalStep
+from gristmill.steps.edit_columns import put_columns
 from gristmill.steps.quality.languages import (
     NO_TABLES,
     LanguageTables,
@@ -20,7 +21,6 @@ from gristmill.steps.quality.languages import (
     make_tables,
     note_english_thresholds,
 )
-from gristmill.steps.records.put_columns import put_columns
 from gristmill.text.buffers import get_text_buffers
 from gristmill.text.quality.c4_lines import CITATIONS, LINE_REASONS, PAGE_REASONS, PARAMETERS, PHRASES, clean_pages
 from gristmill.text.quality.character_classes import make_character_classes
@@ -34,11 +34,11 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
 
     Rules apply to a line in this order: a word that is too long, (citations such as [1] are cut out,) no terminal
     punctuation, too few words, "lorem ipsum" (drops the page), "javascript", a curly bracket (drops the page), phrases
-    of policies. So a bracket in a line that an earlier rule removes does not drop the page. Lines are written without
-    the space at their ends, and blank lines are removed. The defaults are those of the reference implementation. null
-    switches a rule off.
+    of policies (terms of use, privacy policy, cookie policy, uses cookies, use of cookies, use cookies). So a bracket
+    in a line that an earlier rule removes does not drop the page. Lines are written without the space at their ends,
+    and blank lines are removed. The defaults are those of the reference implementation. null switches a rule off.
 
-    >>> from gristmill.core.sample_batches import documents, texts
+    >>> from gristmill.core.records import documents, texts
     >>> page = "Home | About\nThis is the first sentence.[1] This is another one.\nAnd this is the last one."
     >>> texts(C4().apply(documents([page]), seed=0).batch)
     ['This is the first sentence. This is another one.\nAnd this is the last one.']
@@ -47,20 +47,35 @@ class C4(LocalStep, tag="c4", frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = (TEXT,)
 
     max_characters: int | None = 190_000
-    """The limit above which a page is dropped."""
+    """Longer pages are dropped."""
     max_word_length: int | None = 1000
+    """A line with a longer word is removed."""
     remove_citations: bool | None = True
+    """Whether to cut out `[12]`, `[edit]` and `[citation needed]`."""
     require_terminal_punctuation: bool | None = True
+    """Whether lines must end in `.`, `?`, `!`, their equivalents in other scripts or a quotation mark, and not in
+    `...`.
+    """
     min_words_per_line: int | None = 5
+    """A line with fewer words is removed."""
     drop_lorem_ipsum: bool | None = True
+    """Whether a page with “lorem ipsum” is dropped."""
     remove_javascript_lines: bool | None = True
+    """Whether lines that mention JavaScript are removed."""
     drop_curly_brackets: bool | None = True
+    """Whether a page is dropped for a curly bracket in a line that passed the rules before it."""
     remove_policy_lines: bool | None = True
+    """Whether lines with phrases of policies are removed."""
     min_sentences: int | None = 3
+    """Sentences in the lines that are left; a page without any line is dropped as `no_lines`."""
     by_language: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    """Other values of these keys for documents of a language."""
     language_column: str = "language"
+    """The column with the language."""
     language_tables: LanguageTables = "none"
-    """`built_in`: tables for 48 languages, derived from translations, beside those of `by_language`."""
+    """`built_in`: [tables for 55 languages](quality.md#languages), derived from translations, in addition to those
+    of `by_language`.
+    """
 
     def __post_init__(self) -> None:
         for table in make_tables(self, PARAMETERS, self.by_language):

@@ -1,7 +1,8 @@
 """Thresholds by language: which table of a step applies to which record.
 
 `by_language: {zh: {min_mean_word_length: 1}}` changes some keys for records in Chinese. Keys that a table does not name
-keep the value for all languages. A language is looked up as it is written, then without its region: `pt-BR`, `pt`.
+keep the value for all languages. A language is looked up as it is written, then without its region or script: `pt-BR`,
+`pt`; codes of three letters find the tables of two: `deu`, `cmn_Hani`.
 If a step's own thresholds are for English, the plan names the languages of the sample that have no table.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -16,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.checks import MAX_COUNT, find_nearest
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
-from gristmill.core.numbers import MAX_COUNT
 from gristmill.core.records import TEXT
 from gristmill.text.buffers import get_text_buffers
-from gristmill.text.language_codes import check_language_code
-from gristmill.text.language_id import load_identifier
+from gristmill.text.classifiers.language_model import load_identifier
+from gristmill.text.language_codes import check_language_code, normalize_language_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -100,8 +102,6 @@ def add_built_in_tables(step: T) -> T:
     """
     if getattr(step, "language_tables", NO_TABLES) == NO_TABLES:
         return step
-    from gristmill.text.quality.language_tables import load_language_tables  # noqa: PLC0415  (few runs need them)
-
     default = type(step)()
     by_language = {
         language: {
@@ -112,19 +112,33 @@ def add_built_in_tables(step: T) -> T:
         for language, tables in load_language_tables().items()
     }
     for language, changes in step.by_language.items():  # type: ignore[attr-defined]
-        by_language[language] = by_language.get(language, {}) | changes
+        code = normalize_language_code(language)
+        by_language[code] = by_language.get(code, {}) | changes
     return msgspec.structs.replace(step, by_language=by_language, language_tables=NO_TABLES)
+
+
+@cache
+def load_language_tables() -> dict[str, dict[str, dict[str, Any]]]:
+    """Read the built-in values of keys by language and step.
+
+    `benchmarks/studies/language_tables.py` derives the file from translations of the same pages into 54 languages.
+
+    >>> load_language_tables()["de"]["gopher_quality"]["stop_words"][:3]
+    ['sie', 'die', 'und']
+    """
+    content = Path(__file__).with_name("language_tables.json").read_bytes()
+    return msgspec.json.decode(content, type=dict[str, dict[str, dict[str, Any]]])
 
 
 def assign_tables(batch: pa.RecordBatch, column: str, languages: Iterable[str]) -> NDArray[np.int64]:
     """Return the number of each record's table: 0, or 1 + the index of its language."""
-    numbers = {_normalize_code(language): number for number, language in enumerate(languages, 1)}
+    numbers = {normalize_language_code(language): number for number, language in enumerate(languages, 1)}
     if not numbers:
         return np.zeros(batch.num_rows, np.int64)
     check_language_column(batch.schema, column)
     names = pc.dictionary_encode(batch.column(column).cast(pa.string()))
     tables = [0] + [
-        numbers.get(_normalize_code(name), numbers.get(_normalize_code(name).split("-")[0], 0))
+        numbers.get(normalize_language_code(name), numbers.get(normalize_language_code(name).split("-")[0], 0))
         for name in names.dictionary.to_pylist()
     ]
     codes = pc.fill_null(names.indices, -1).to_numpy(zero_copy_only=False)
@@ -136,11 +150,11 @@ def note_languages_without_table(
     batch: pa.RecordBatch, column: str, languages: Iterable[str], problem: str, consequence: str
 ) -> list[str]:
     """Make a note that names the languages of sample records that are not in `languages`, and the consequence."""
-    codes_with_table = set(map(_normalize_code, languages))
+    codes_with_table = set(map(normalize_language_code, languages))
     times = Counter(
         name
         for name in _list_languages(batch, column)
-        if not codes_with_table & {_normalize_code(name), _normalize_code(name).split("-")[0]}
+        if not codes_with_table & {normalize_language_code(name), normalize_language_code(name).split("-")[0]}
     )
     if not times:
         return []
@@ -155,7 +169,7 @@ def _list_languages(batch: pa.RecordBatch, column: str) -> list[str]:
     """Return the languages of the records: from the column or, without one, from texts whose language is clear."""
     if column in batch.schema.names and can_name_languages(batch.schema.field(column).type):
         names = batch.column(column).cast(pa.string()).to_pylist()
-        return [name for name in names if name and _normalize_code(name) != UNDETERMINED]
+        return [name for name in names if name and normalize_language_code(name) != UNDETERMINED]
     texts = batch.column(TEXT)
     if texts.type != pa.large_string() or not batch.num_rows:
         return []
@@ -188,7 +202,3 @@ def can_name_languages(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or kind == pa.null()
     )
-
-
-def _normalize_code(language: str) -> str:
-    return language.lower().replace("_", "-")

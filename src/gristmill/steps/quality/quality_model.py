@@ -1,12 +1,13 @@
 """`quality_model`: score documents with a trained model, and optionally keep those above a threshold.
 
-A model from elsewhere (fastText, ONNX) is opened in a limited process while the run is planned
+A third-party model (fastText, ONNX) is opened in a limited process while the run is planned
 (`text/classifiers/trial`), then once in each worker.
 """
 
 from __future__ import annotations
 
 import math
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from gristmill.core.checks import is_share
 from gristmill.core.errors import UsageError
-from gristmill.core.numbers import is_share
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
-from gristmill.runtime.loaded_content import load_once
-from gristmill.steps.records.put_columns import put_columns, with_fields
-from gristmill.storage.installed_versions import find_version
+from gristmill.runtime.process import load_once
+from gristmill.steps.edit_columns import put_columns, with_fields
+from gristmill.text.classifiers.onnx_model import Activation, ScorerOptions
 from gristmill.text.classifiers.scorer import (
     LINEAR,
     ONNX,
@@ -30,9 +31,8 @@ from gristmill.text.classifiers.scorer import (
     find_kind,
     map_file,
     open_scorer,
+    try_scorer,
 )
-from gristmill.text.classifiers.scorer_options import Activation, ScorerOptions
-from gristmill.text.classifiers.trial import try_scorer
 from gristmill.text.tokenizers.files import TokenizerFiles, find_tokenizer
 
 if TYPE_CHECKING:
@@ -46,9 +46,8 @@ _KIND = "quality model"
 class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
     """Score documents with a trained model, in the column `quality`.
 
-    The model is a file of `gristmill classifier train`, a supervised fastText model (`.bin`, `.ftz`; `label` names the
-    class whose probability is the score), or an ONNX model (`.onnx`): a scikit-learn pipeline over texts, or a
-    transformer with `tokenizer`. Without `min_score` nothing is dropped. `buckets: [0.2, 0.8]` adds the column
+    [Quality](quality.md#models) says which models can be used, how one is trained, and what protects you from
+    third-party files. Without `min_score` nothing is dropped. `buckets: [0.2, 0.8]` adds the column
     `quality_bucket`: 0 below 0.2, 1 below 0.8, 2 from there on.
 
     >>> QualityModel(model="edu.model", min_score=0.5).column
@@ -61,16 +60,21 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
     model: str
     """The file of the model."""
     label: str | int | None = None
-    """The class whose number is the score. A model with one number, or an ONNX model with two classes, needs none."""
+    """The class whose number is the score: a label of fastText, or a class or column of an ONNX model. A model with
+    one number, or an ONNX model with two classes, needs none: the last one counts.
+    """
     tokenizer: str | None = None
-    """The tokenizer of an ONNX model that takes token ids."""
+    """For ONNX models with `input_ids`: a folder with `tokenizer.json`, such a file, or a name on the Hub."""
     max_tokens: int = 512
     """How many tokens of a document such a model gets."""
     activation: Activation = "none"
     """What to do with the numbers of an ONNX model first."""
     min_score: float | None = None
+    """Documents below it are dropped; null: none is."""
     buckets: list[float] = msgspec.field(default_factory=list)
+    """Borders: `[0.2, 0.8]` adds `quality_bucket`, to split or weight by."""
     column: str = "quality"
+    """The column of the score."""
 
     def __post_init__(self) -> None:
         if self.min_score is not None and not math.isfinite(self.min_score):
@@ -83,11 +87,15 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
             raise UsageError(f'column: the score cannot be in "{self.column}"')
 
     def resolve(self, folder: str) -> QualityModel:
-        """Find the model and the tokenizer, and try them in a limited process if they are from elsewhere."""
+        """Find the model and the tokenizer, and try them in a limited process if they are third-party."""
         path = str(Path(folder, Path(self.model).expanduser()).absolute())
         content = map_file(path)
         kind = find_kind(content, path)
-        self._check_keys(kind)
+        # Refuse keys that do not apply to a kind of model: they would do nothing.
+        for key, kinds in (("label", (LINEAR,)), ("tokenizer", ()), ("activation", ())):
+            is_set = getattr(self, key) not in (None, "none")
+            if is_set and kind != ONNX and (not kinds or kind in kinds):
+                raise UsageError(f"{key} does not apply to {self.model}, a {kind} model", help=f"leave {key} out")
         files = None if self.tokenizer is None else find_tokenizer(self.tokenizer, folder)
         step = ResolvedQualityModel(
             **msgspec.structs.asdict(self),
@@ -106,13 +114,6 @@ class QualityModel(LocalStep, tag="quality_model", frozen=True, kw_only=True):
         if is_probability and not all(map(is_share, limits)):
             raise UsageError(f"min_score and buckets must be from 0 to 1 for a {kind} model, not {limits}")
         return step
-
-    def _check_keys(self, kind: str) -> None:
-        """Refuse keys that do not apply to a kind of model: they would do nothing."""
-        for key, kinds in (("label", (LINEAR,)), ("tokenizer", ()), ("activation", ())):
-            is_set = getattr(self, key) not in (None, "none")
-            if is_set and kind != ONNX and (not kinds or kind in kinds):
-                raise UsageError(f"{key} does not apply to {self.model}, a {kind} model", help=f"leave {key} out")
 
     @property
     def _fields(self) -> list[pa.Field]:
@@ -174,8 +175,8 @@ class ResolvedQualityModel(QualityModel, tag="quality_model", frozen=True, kw_on
         if self.kind != ONNX:
             return self.version
         files = self.tokenizer_files
-        tokenizer = None if files is None else [files.content, find_version("tokenizers")]
-        return [self.version, find_version("onnxruntime"), tokenizer]
+        tokenizer = None if files is None else [files.content, version("tokenizers")]
+        return [self.version, version("onnxruntime"), tokenizer]
 
     @property
     def loaded_content(self) -> tuple[str, ...]:

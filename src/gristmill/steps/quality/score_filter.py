@@ -30,6 +30,7 @@ from gristmill.core.records import (
 )
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
 from gristmill.core.step import Finding, LocalStep
+from gristmill.steps.edit_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import (
     add_built_in_tables,
     assign_tables,
@@ -37,9 +38,7 @@ from gristmill.steps.quality.languages import (
     make_tables,
     note_english_thresholds,
 )
-from gristmill.steps.records.put_columns import put_columns, with_fields
-from gristmill.text.quality.counting import RequiredPasses, StopWords, TextCounter
-from gristmill.text.quality.scores import SCORES, Score
+from gristmill.text.quality.counting import SCORES, RequiredPasses, Score, StopWords, TextCounter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,6 +79,7 @@ class ScoreFilter(LocalStep, frozen=True, kw_only=True):
     by_language: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     """Other values of these keys for documents of a language: `{zh: {min_mean_word_length: 1}}`."""
     language_column: str = "language"
+    """The column with the language; the `language` step adds this one."""
     keep_scores: bool = False
     """Whether to add the scores of the rules as columns: `score_words`."""
 
@@ -283,7 +283,7 @@ class ScoreFilterKernel:
     def _choose_kept(
         self, table_of: NDArray[np.int64], counts: Mapping[str, NDArray[np.int64]], rows: slice
     ) -> NDArray[np.bool_]:
-        """For some documents whether they are kept: what the filters behind this one need of others is not counted."""
+        """Return which of some documents pass, so that later filters count only those."""
         values = {score.name: score.value(counts) for score in self.scores}
         is_kept: NDArray[np.bool_] = find_first_failures(self._find_failures(counts, values, table_of[rows])) == 0
         return is_kept

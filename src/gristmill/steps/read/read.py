@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
 from gristmill.core.media import FILE_EXTENSIONS
-from gristmill.core.names import check_choice
-from gristmill.core.python_records import PythonRecords
+from gristmill.core.recipe import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import Step
 from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
@@ -69,7 +69,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.
       Members of all other extensions are columns: of text, or of bytes. Samples need no text.
     * `files`: a folder of images or other files, each a sample, as in Hugging Face's ImageFolder: classes are folders,
-      `metadata.jsonl` or `metadata.csv` and files such as `0001.txt` beside `0001.jpg` describe them.
+      `metadata.jsonl` or `metadata.csv` and files such as `0001.txt` next to `0001.jpg` describe them.
 
     Datasets with splits keep them. `split` names the splits to read and their new names (`{train: train_sft,
     validation: test_sft}`), or is `all_as_train`; `config` chooses one of several configs of a folder of the Hugging
@@ -78,29 +78,44 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
 
     version: ClassVar[int] = 2
     """2: the headers of a tar count in the size of its cells."""
-    kernel_modules: ClassVar[tuple[str, ...]] = ("gristmill.steps.read.json_files.text_kernel",)
-    kernel_calls: ClassVar[str] = "gristmill.steps.read.json_files.plain_lines"
 
     read: Any
-    """Paths, or in Python records: an iterable of dicts or of texts, a table, or a dataset of `datasets`."""
+    """Files: a path, a glob (`data/**/*.jsonl`), a brace list or range (`part-{000..099}.parquet`), a folder, an
+    fsspec URL (`s3://…`), or a list of these. In Python also [records](writing-recipes.md#records-from-python): an
+    iterable of dicts or of texts, a table, or a dataset of `datasets`.
+    """
     format: str | None = None
+    """One of the [formats](writing-recipes.md#formats), or a reader of a [plugin](plugins.md). None: by the names of
+    the files.
+    """
     text: str = TEXT
+    """The field that holds the text; a dot steps into objects. [Samples](samples.md) need none."""
     columns: list[str] = msgspec.field(default_factory=list)
+    """The fields to carry along, each of one type, which is fixed when the run is planned. By default
+    [all](writing-recipes.md#columns), where documents are written.
+    """
     split: str | dict[str, str] | None = None
-    """For a dataset with splits: one split, new names for some of them, or `all_as_train`."""
+    """For a dataset with [splits](writing-recipes.md#splits): one split (`train`), new names for some of them
+    (`{train: train_sft, validation: test_sft}`), or `all_as_train`. None: all, as they are.
+    """
     config: str | None = None
-    """For a folder of the Hub: one of the configs that its card describes."""
+    """For a folder of the Hub: one of the configs in its card. None: the only one."""
     field: str | None = None
-    """For a `.json` file that is one object: the field that holds the array of records."""
+    """For a `.json` file that is one object: the field that holds the array of records, `data` or `result.items`.
+    None: by content.
+    """
     delimiter: str | None = None
-    """For CSV: the character between two fields; by default a sample tells it."""
+    """For CSV: the character between two fields. None: by a sample."""
     encoding: str | None = None
-    """For CSV: `latin-1`, `utf-16`, …; by default UTF-8, or UTF-16 if the file begins with its byte order mark."""
+    """For CSV: `latin-1`, `cp1252`, `utf-16`, … By default UTF-8, or UTF-16 if the file begins with its byte order
+    mark.
+    """
     types: dict[str, Literal["string", "int64", "float64", "bool"]] | None = None
-    """For CSV: the types of columns that are not text."""
+    """For CSV: the types of columns that are not text: `{score: float64, n: int64, ok: bool}`."""
     separator: str | None = None
+    """For text: cut each file at this string. None: a file is a document."""
     max_record_bytes: int = 64 << 20
-    """The size above which a record is quarantined without its content and never held in memory."""
+    """Larger records are quarantined by reference and never held in memory."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "read", _check_paths_or_records(self.read))
@@ -122,7 +137,12 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
                 raise UsageError(f"separator: only text is cut at a separator, not {self.format}")
         if self.max_record_bytes < 1:
             raise UsageError(f"max_record_bytes must be at least 1, not {self.max_record_bytes}")
-        self._check_columns()
+        for index, name in enumerate(self.columns):
+            if name in self.columns[:index]:
+                raise UsageError(f"columns: {name!r} is named twice")
+            if name in (ORIGIN, RECORD, SPLIT, TEXT):
+                hint = "the text is always kept" if name == TEXT else "rename the field in the files"
+                raise UsageError(f"columns: every source has a column {name!r} already", help=hint)
 
     def _check_csv(self) -> None:
         csv_keys = [name for name in ("delimiter", "encoding", "types") if getattr(self, name) is not None]
@@ -142,14 +162,6 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
                     f"encoding: Python does not know {self.encoding!r}", help="use one such as utf-8 or latin-1"
                 ) from error
 
-    def _check_columns(self) -> None:
-        for index, name in enumerate(self.columns):
-            if name in self.columns[:index]:
-                raise UsageError(f"columns: {name!r} is named twice")
-            if name in (ORIGIN, RECORD, SPLIT, TEXT):
-                hint = "the text is always kept" if name == TEXT else "rename the field in the files"
-                raise UsageError(f"columns: every source has a column {name!r} already", help=hint)
-
 
 def check_format(name: str) -> None:
     """Raise `UsageError` unless this is a built-in format or one that an installed package can read."""
@@ -166,7 +178,7 @@ def _check_paths_or_records(value: Any) -> str | list[str] | PythonRecords:
     """Return the value of `read` as paths or as records.
 
     A string is a path. A list of strings is a list of paths, unless its strings look like texts; a list whose first
-    entry exists as a file or folder is a list of paths, whatever its names look like.
+    entry exists as a file or folder is a list of paths, even if its names look like patterns.
     """
     if isinstance(value, PythonRecords):
         return value

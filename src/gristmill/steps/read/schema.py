@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.core.json_text import make_field
-from gristmill.core.media import MEMBER
+from gristmill.core.json_values import make_field
+from gristmill.core.media import FEATURE, MEMBER, find_labels
 from gristmill.core.records import (
     CARRIES_ALL,
     ORIGIN,
@@ -27,18 +27,18 @@ from gristmill.core.records import (
 )
 from gristmill.runtime.plugins import READER, refuse_shadowed
 from gristmill.steps.read.cells import CELL_BYTES
+from gristmill.steps.read.field_types import REST, FieldType, infer_field_types
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
-from gristmill.steps.read.json_files.json_types import (
+from gristmill.steps.read.read import FORMATS
+from gristmill.steps.read.tables.column_mapper import find_media_members, holds_bytes
+from gristmill.steps.read.texts.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
+from gristmill.steps.read.texts.json_fields import (
     decode_sample,
     find_values,
     infer_column_types,
     make_missing_field_error,
 )
-from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
-from gristmill.steps.read.read import FORMATS
-from gristmill.steps.read.tables.media_columns import find_media_members, holds_bytes
-from gristmill.steps.unite.field_types import REST, FieldType, infer_field_types
-from gristmill.storage.codecs.compression import find_codec
+from gristmill.storage.codecs import find_codec
 from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
@@ -95,17 +95,17 @@ def _plan_file_schema(
     """
     kind = check_source_format(read, files)
     if kind == "files":
-        from gristmill.steps.read.sample_files.folder_schema import plan_folder_schema  # noqa: PLC0415
+        from gristmill.steps.read.samples.sample_folder import plan_folder_schema  # noqa: PLC0415
 
         return plan_folder_schema(read, files)
     if read.format == "samples":
-        from gristmill.steps.read.tar_files.own_samples import plan_own_samples  # noqa: PLC0415
+        from gristmill.steps.read.samples.tar_columns import plan_own_samples  # noqa: PLC0415
 
         return plan_own_samples(read, files)
     is_stored, is_local = kind in ("parquet", "arrow"), find_protocol(files[0].path) is None
     if kind == "arrow" and read.format == "gristmill":
         from gristmill.steps.read.tables.arrow import read_arrow_schema  # noqa: PLC0415
-        from gristmill.steps.read.tables.token_documents import documents_schema, holds_token_rows  # noqa: PLC0415
+        from gristmill.steps.read.tables.gristmill_dataset import documents_schema, holds_token_rows  # noqa: PLC0415
 
         if holds_token_rows(stored_schema := read_arrow_schema(files[0].path)):
             return documents_schema(stored_schema, files[0].path)
@@ -121,6 +121,7 @@ def _plan_file_schema(
     sampled = _choose_spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
     columns: dict[str, FieldType]
     members: dict[str, str] = {}
+    labels: dict[str, bytes] = {}
     if kind == "jsonl":
         columns = _list_json_columns(read, sampled, has_text=has_text)
         if keeps_record:
@@ -132,7 +133,7 @@ def _plan_file_schema(
     elif kind == "warc":
         columns = _list_page_columns(read, carries_all=keeps_record)
     elif kind == "webdataset":
-        from gristmill.steps.read.tar_files.member_schema import plan_member_columns  # noqa: PLC0415
+        from gristmill.steps.read.samples.tar_columns import plan_member_columns  # noqa: PLC0415
 
         carries_all = carries_members and read.format != "gristmill"
         columns, members, has_text = plan_member_columns(
@@ -146,6 +147,7 @@ def _plan_file_schema(
         if has_text and is_text_optional and read.text == TEXT:
             has_text = any(TEXT in each.names for each in schemas) or not any(map(holds_bytes, schemas))
         members = {name: member for each in schemas for name, member in find_media_members(each).items()}
+        labels = _find_common_labels(schemas)
         columns = _plan_stored_columns(
             read, sampled, schemas, carries_all=keeps_record, has_text=has_text, sees_all=sees_all
         )
@@ -154,21 +156,35 @@ def _plan_file_schema(
         text = text.with_metadata({PATH: read.text})
     first = [pa.field(ORIGIN, ORIGIN_TYPE), text] if has_text else [pa.field(ORIGIN, ORIGIN_TYPE)]
     fields = [*first, *(make_field(name, *field_type) for name, field_type in columns.items())]
-    schema = pa.schema([_add_member(field, members) for field in fields])
+    schema = pa.schema([_add_notes(field, members, labels) for field in fields])
     carries_all = (is_stored and keeps_record) or OTHER_FIELDS in columns
     return schema.with_metadata({CARRIES_ALL: b""}) if carries_all else schema
 
 
-def _add_member(field: pa.Field, members: Mapping[str, str]) -> pa.Field:
-    """Note the member of its sample that a column is, if it is one."""
-    if field.name not in members:
-        return field
-    return field.with_metadata({**(field.metadata or {}), MEMBER: members[field.name].encode()})
+def _add_notes(field: pa.Field, members: Mapping[str, str], labels: Mapping[str, bytes]) -> pa.Field:
+    """Note the member of its sample that a column is, and the names of its labels."""
+    notes = dict(field.metadata or {})
+    if field.name in members:
+        notes[MEMBER] = members[field.name].encode()
+    if field.name in labels:
+        notes[FEATURE] = labels[field.name]
+    return field.with_metadata(notes or None)
+
+
+def _find_common_labels(schemas: Sequence[pa.Schema]) -> dict[str, bytes]:
+    """Find the features with names of labels in which all files agree that have the column."""
+    labels = [find_labels(schema) for schema in schemas]
+    common: dict[str, bytes] = {}
+    for name in {name for each in labels for name in each}:
+        features = {each.get(name) for each, schema in zip(labels, schemas, strict=True) if name in schema.names}
+        if len(features) == 1 and (feature := features.pop()) is not None:
+            common[name] = feature
+    return common
 
 
 def _list_page_columns(read: Read, *, carries_all: bool) -> dict[str, FieldType]:
     """Return the columns of pages in web archives, which are always the same."""
-    from gristmill.steps.read.web_archives.warc_file import COLUMNS  # noqa: PLC0415
+    from gristmill.steps.read.web_archives import COLUMNS  # noqa: PLC0415
 
     for name in read.columns:
         if name not in COLUMNS:
@@ -290,8 +306,8 @@ def _sample_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:
     if file_format(file.path, read.format) != "webdataset":
         yield from _sample_json(read, file, most)
     else:
-        from gristmill.steps.read.tar_files.member_schema import sample_members  # noqa: PLC0415
-        from gristmill.steps.read.tar_files.tar_samples import JSON, add_members_to_json  # noqa: PLC0415
+        from gristmill.steps.read.samples.tar_columns import sample_members  # noqa: PLC0415
+        from gristmill.steps.read.samples.tar_samples import JSON, add_members_to_json  # noqa: PLC0415
 
         for sample in sample_members(file, read, None):
             add_members_to_json(sample)
@@ -312,23 +328,28 @@ def _sample_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
     if kind not in FORMATS:
         return _sample_plugin_records(file, kind, most)
     if kind == "csv":
-        from gristmill.steps.read.csv_files.csv_file import RowDecoder  # noqa: PLC0415
-        from gristmill.steps.read.csv_files.csv_layout import find_csv_layout, read_csv_head  # noqa: PLC0415
+        from gristmill.steps.read.texts.csv_file import (  # noqa: PLC0415
+            RowDecoder,
+            find_csv_layout,
+            read_csv_head,
+        )
 
         layout = find_csv_layout(read, file.path)
         return RowDecoder(read, layout).sample(read_csv_head(read, file.path, layout, most))
     if kind == "json":
-        from gristmill.steps.read.json_files.json_layout import find_elements  # noqa: PLC0415
+        from gristmill.steps.read.texts.json_array import find_elements  # noqa: PLC0415
 
         elements = find_elements(read, file.path)
         if elements is not None:
             return _sample_elements(file, elements, most)
-    return _sample_lines(file, most)
+    data = _read_head(file, 0, b"\n", most)
+    end = data.find(b"\n", most)
+    return data[: end if end >= 0 else len(data)].removeprefix(BYTE_ORDER_MARK).split(b"\n")
 
 
 def _sample_plugin_records(file: SourceFile, format: str, most: int) -> Iterator[bytes]:
-    from gristmill.steps.read.json_files.python_values import REFUSED_LINE  # noqa: PLC0415
-    from gristmill.steps.read.plugin_files import read_plugin_records  # noqa: PLC0415
+    from gristmill.steps.read.formats import read_plugin_records  # noqa: PLC0415
+    from gristmill.steps.read.texts.json_fields import REFUSED_LINE  # noqa: PLC0415
 
     num_bytes = 0
     with closing(read_plugin_records(file.path, format)) as records, suppress(CorruptStreamError):
@@ -340,14 +361,8 @@ def _sample_plugin_records(file: SourceFile, format: str, most: int) -> Iterator
                 return
 
 
-def _sample_lines(file: SourceFile, most: int) -> list[bytes]:
-    data = _read_head(file, 0, b"\n", most)
-    end = data.find(b"\n", most)
-    return data[: end if end >= 0 else len(data)].removeprefix(BYTE_ORDER_MARK).split(b"\n")
-
-
 def _sample_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
-    from gristmill.steps.read.json_files.json_elements import ElementScanner  # noqa: PLC0415
+    from gristmill.steps.read.texts.json_elements import ElementScanner  # noqa: PLC0415
 
     data = _read_head(file, elements.start, b"", most)
     split = ElementScanner(is_open=not elements.is_array).split(data)

@@ -18,15 +18,13 @@ import pyarrow as pa
 
 from gristmill.core.records import ORIGIN, SPLIT, TEXT, TEXT_TYPE, make_origins
 from gristmill.core.splits import TRAIN
-from gristmill.steps.read.batches import build_batch
-from gristmill.steps.read.cells import CELL_BYTES, CellBatch
+from gristmill.steps.read.cells import CELL_BYTES, CellBatch, build_batch
 from gristmill.steps.read.formats import JSON_FORMATS, file_format
-from gristmill.steps.read.json_files.json_layout import find_elements_in
-from gristmill.steps.read.json_files.json_lines import LINE_END, JsonLinesReader
-from gristmill.steps.read.raw_cells.delimited_file import BYTE_ORDER_MARK, DelimitedFile, RawCell, read_unpacked_chunks
-from gristmill.steps.read.source import open_reader
-from gristmill.steps.read.split_column import add_splits
-from gristmill.storage.codecs.compression import CorruptStreamError
+from gristmill.steps.read.source import add_splits, open_reader
+from gristmill.steps.read.texts.delimited_file import BYTE_ORDER_MARK, DelimitedFile, RawCell, read_unpacked_chunks
+from gristmill.steps.read.texts.json_array import find_elements_in
+from gristmill.steps.read.texts.json_lines import LINE_END, JsonLinesReader
+from gristmill.storage.codecs import CorruptStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -129,7 +127,7 @@ def _make_gatherer(read: Read, file: SourceFile, schema: pa.Schema) -> _Gathered
     if kind in JSON_FORMATS:
         return _GatheredLines(read, file, schema)
     if kind == "files":
-        from gristmill.steps.read.sample_files.sample_reader import SampleBuilder  # noqa: PLC0415
+        from gristmill.steps.read.samples.sample_folder import SampleBuilder  # noqa: PLC0415
 
         return SampleBuilder(read, schema)
     return _GatheredTexts(read, schema) if kind == "text" and read.separator is None else None

@@ -1,42 +1,43 @@
-"""From files to readers: the files of a source, their splits, and the reader of each file."""
+"""From files to readers: the files of a source, their splits (a column in any format), and the reader of each
+file.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import xxhash
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import SPLIT, SourceFile
+from gristmill.core.records import ORIGIN, SPLIT, SourceFile
 from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
 from gristmill.steps.read.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
-from gristmill.steps.read.dataset_folders.gristmill_dataset import (
+from gristmill.steps.read.formats import JSON_FORMATS, file_format
+from gristmill.steps.read.read import FORMATS, OWN_FORMATS
+from gristmill.steps.read.samples.sample_folder import add_side_files, arrange_folder, holds_samples, refuse_empty
+from gristmill.steps.read.tables.gristmill_dataset import (
     find_datasets_tokenizer,
     find_shards,
     holds_datasets,
     holds_sample_tars,
 )
-from gristmill.steps.read.dataset_folders.hub_folder import find_hub_files
-from gristmill.steps.read.dataset_folders.hugging_face import find_saved_files, is_dataset_folder
-from gristmill.steps.read.formats import JSON_FORMATS, file_format
-from gristmill.steps.read.json_files.json_lines import LINE_END, JsonLinesReader
-from gristmill.steps.read.raw_cells.delimited_file import DelimitedFile
-from gristmill.steps.read.read import FORMATS, OWN_FORMATS
-from gristmill.steps.read.sample_files.folder import add_side_files, arrange_folder, holds_samples, refuse_empty
-from gristmill.steps.read.split_column import WithSplit
+from gristmill.steps.read.tables.hub_folder import find_hub_files, find_saved_files, is_dataset_folder
+from gristmill.steps.read.texts.delimited_file import DelimitedFile
+from gristmill.steps.read.texts.json_lines import LINE_END, JsonLinesReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
-    from gristmill.shards.tokenizer_snapshot import TokenizerSnapshot
-    from gristmill.steps.read.csv_files.csv_file import CsvFile
+    from gristmill.shards.manifest_file import TokenizerSnapshot
+    from gristmill.steps.read.cells import CellBatch
     from gristmill.steps.read.read import Read
-    from gristmill.steps.read.sample_files.folder import FolderFiles
-    from gristmill.storage.listing.paths import ListedFile
+    from gristmill.steps.read.samples.sample_folder import FolderFiles
+    from gristmill.steps.read.texts.csv_file import CsvFile
+    from gristmill.storage.paths import ListedFile
 
 
 def with_detected_format(read: Read, listed_files: Sequence[ListedFile]) -> Read:
@@ -196,39 +197,39 @@ def open_reader(
         return WithSplit(reader, schema, {file.id: file.split or TRAIN})
     kind = file_format(file.path, read.format)
     if kind not in FORMATS:
-        from gristmill.steps.read.plugin_files import PluginFile, PluginReader  # noqa: PLC0415
+        from gristmill.steps.read.formats import PluginFile, PluginReader  # noqa: PLC0415
 
         return PluginReader(read, PluginFile(file, kind, cell_bytes), schema)
     elements = _find_json_elements(read, file, piece, kind)
     if elements is not None:
-        from gristmill.steps.read.json_files.json_array import ElementFile, JsonArrayReader  # noqa: PLC0415
+        from gristmill.steps.read.texts.json_array import ElementFile, JsonArrayReader  # noqa: PLC0415
 
         return JsonArrayReader(read, ElementFile(file, elements, read.max_record_bytes, piece, cell_bytes), schema)
     if kind == "csv":
-        from gristmill.steps.read.csv_files.csv_file import CsvReader  # noqa: PLC0415
+        from gristmill.steps.read.texts.csv_file import CsvReader  # noqa: PLC0415
 
         return CsvReader(read, _open_csv(read, file, piece, cell_bytes), schema)
     if kind in JSON_FORMATS or (kind == "text" and read.separator is not None):
         cells = _open_delimited(read, file, piece, cell_bytes)
         if kind in JSON_FORMATS:
             return JsonLinesReader(read, cells, schema)
-        from gristmill.steps.read.text_files import DelimitedTextReader  # noqa: PLC0415
+        from gristmill.steps.read.texts.text_files import DelimitedTextReader  # noqa: PLC0415
 
         return DelimitedTextReader(read, cells, schema)
     if kind == "text":
-        from gristmill.steps.read.text_files import WholeTextReader  # noqa: PLC0415
+        from gristmill.steps.read.texts.text_files import WholeTextReader  # noqa: PLC0415
 
         return WholeTextReader(read, file, schema)
     if kind == "files":
-        from gristmill.steps.read.sample_files.sample_reader import SampleReader  # noqa: PLC0415
+        from gristmill.steps.read.samples.sample_folder import SampleReader  # noqa: PLC0415
 
         return SampleReader(read, file, schema)
     if kind == "webdataset":
-        from gristmill.steps.read.tar_files.webdataset import WebDatasetReader  # noqa: PLC0415
+        from gristmill.steps.read.samples.webdataset import WebDatasetReader  # noqa: PLC0415
 
         return WebDatasetReader(read, file, schema, piece=piece, cell_bytes=cell_bytes)
     if kind == "warc":
-        from gristmill.steps.read.web_archives.warc_file import WarcReader  # noqa: PLC0415
+        from gristmill.steps.read.web_archives import WarcReader  # noqa: PLC0415
 
         return WarcReader(read, file, schema, cell_bytes=cell_bytes)
     if kind == "parquet":
@@ -261,15 +262,14 @@ def open_for_unpacking(
         return _open_csv(read, file, None, cell_bytes), None
     elements = _find_json_elements(read, file, None, kind)
     if elements is not None:
-        from gristmill.steps.read.json_files.json_array import ElementFile  # noqa: PLC0415
+        from gristmill.steps.read.texts.json_array import ElementFile  # noqa: PLC0415
 
         return ElementFile(file, elements, read.max_record_bytes, cell_bytes=cell_bytes), elements
     return _open_delimited(read, file, None, cell_bytes), None
 
 
 def _open_csv(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> CsvFile:
-    from gristmill.steps.read.csv_files.csv_file import CsvFile  # noqa: PLC0415
-    from gristmill.steps.read.csv_files.csv_layout import find_csv_layout  # noqa: PLC0415
+    from gristmill.steps.read.texts.csv_file import CsvFile, find_csv_layout  # noqa: PLC0415
 
     layout = find_csv_layout(read, file.path)
     return CsvFile(file, layout, read.max_record_bytes, piece, cell_bytes, read.encoding)
@@ -281,7 +281,7 @@ def _find_json_elements(read: Read, file: SourceFile, piece: UnpackedPiece | Non
         return piece.elements
     if kind != "json":
         return None
-    from gristmill.steps.read.json_files.json_layout import find_elements  # noqa: PLC0415
+    from gristmill.steps.read.texts.json_array import find_elements  # noqa: PLC0415
 
     return find_elements(read, file.path)
 
@@ -289,3 +289,34 @@ def _find_json_elements(read: Read, file: SourceFile, piece: UnpackedPiece | Non
 def _open_delimited(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> DelimitedFile:
     separator = LINE_END if read.separator is None else read.separator.encode()
     return DelimitedFile(file, separator, read.max_record_bytes, piece, cell_bytes)
+
+
+def add_splits(cell: CellBatch, schema: pa.Schema, splits: Mapping[int, str]) -> CellBatch:
+    """Add the column of splits to a cell; `splits` are those of the files, by their ids."""
+    batch = cell.batch
+    if len(splits) == 1:
+        [split] = splits.values()
+        column = pa.repeat(pa.scalar(split, pa.string()), batch.num_rows)
+    else:
+        files, indexes = np.unique(batch.column(ORIGIN).field("file").to_numpy(), return_inverse=True)
+        names = pa.array([splits.get(int(file), TRAIN) for file in files], pa.string())
+        column = names.take(pa.array(indexes))
+    arrays = [column if name == SPLIT else batch.column(name) for name in schema.names]
+    return replace(cell, batch=pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+class WithSplit:
+    """A reader that adds the column of splits to the cells of another reader."""
+
+    def __init__(self, reader: FileReader, schema: pa.Schema, splits: Mapping[int, str]) -> None:
+        self.can_cut = reader.can_cut
+        self._reader = reader
+        self._schema = schema
+        self._splits = splits
+
+    def cell_sizes(self) -> list[int]:
+        return self._reader.cell_sizes()
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        for cell in self._reader.read_cells(first, stop):
+            yield add_splits(cell, self._schema, self._splits)

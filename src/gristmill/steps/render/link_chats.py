@@ -1,4 +1,4 @@
-"""Links between the steps of chats: `render` gets its tokenizer and the longest row from the steps behind it.
+"""Links between the steps of chats: `render` gets its tokenizer and the longest row from the steps after it.
 
 The plan calls `link_chat_steps` with the steps as the recipe has them, and `mark_tokenized_render` once they are
 resolved. No other steps know of each other.
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gristmill.core.errors import UsageError
-from gristmill.steps.render.render import Render
-from gristmill.steps.render.resolved_render import ResolvedRender
+from gristmill.steps.render.render import Render, ResolvedRender
 from gristmill.steps.tokenize import Tokenize
-from gristmill.steps.tokenize.tokenize_chats import ResolvedTokenizeChats, to_chat_form
+from gristmill.steps.tokenize.tokenize import ResolvedTokenizeChats, to_chat_form
 from gristmill.steps.write import Write
-from gristmill.text.chats import CUT
+from gristmill.text.chats.options import CUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +41,7 @@ def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step
     if not tokenizes:
         if render.images is not None:
             raise UsageError(
-                "render: images are kept beside rows of tokens", help="add a tokenize step, or remove images"
+                "render: images are kept next to rows of tokens", help="add a tokenize step, or remove images"
             )
         return tuple(steps)
     tokenize_index, tokenize = tokenizes[0]
@@ -57,7 +56,7 @@ def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step
         )
     if render.images is not None and tokenize.special_tokens_in_text == "token":
         raise UsageError(
-            "render: with images, special tokens that somebody wrote cannot be tokens: they would stand for images",
+            "render: with images, special tokens that someone wrote cannot be tokens: they would stand for images",
             help="leave special_tokens_in_text out, or set it to reject",
         )
     max_tokens = render.max_tokens if render.max_tokens is not None else row_length

@@ -1,6 +1,5 @@
 """Documents to token ids. A recipe has a `Tokenize`, which the plan resolves to a `ResolvedTokenize`."""
 
-from gristmill.steps.tokenize.resolved_tokenize import ResolvedTokenize
-from gristmill.steps.tokenize.tokenize import Tokenize
+from gristmill.steps.tokenize.tokenize import ResolvedTokenize, Tokenize
 
 __all__ = ["ResolvedTokenize", "Tokenize"]

@@ -19,26 +19,47 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.errors import ParityError
-from gristmill.core.records import IMAGES, INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, SPLIT, TEXT, TRAINED, StepResult
-from gristmill.core.texts import Texts
-from gristmill.steps.tokenize.kernel import AS_TOKEN, REJECT, EncodingKernel
-from gristmill.steps.tokenize.mask_kernels import find_composable_texts, find_trained_rows, mask_tokens
-from gristmill.text.buffers import get_text_buffers
-from gristmill.text.tokenizers import (
-    REFERENCE,
-    PlainTextEngine,
-    compile_special_pattern,
-    find_unmarked_controls,
-    id_type,
-    load_engine,
-    read_byte_lengths,
+from gristmill.core.records import (
+    IMAGES,
+    INPUT_IDS,
+    LITERALS,
+    LOSS_MASK,
+    ORIGIN,
+    SPLIT,
+    TEXT,
+    TRAINED,
+    StepResult,
+    Texts,
 )
-from gristmill.text.tokenizers.engines.reference import ReferenceEngine
+from gristmill.runtime.kernels import kernel
+from gristmill.steps.tokenize.text_kernel import (
+    AS_TOKEN,
+    REJECT,
+    EncodingKernel,
+    find_quarantined,
+    quarantine_not_encoded,
+)
+from gristmill.text.buffers import get_text_buffers
+from gristmill.text.tokenizers.byte_lengths import read_byte_lengths
+from gristmill.text.tokenizers.check_tokenizer import id_type
+from gristmill.text.tokenizers.engine import REFERENCE, EncodingError, ReferenceEngine, load_engine
+from gristmill.text.tokenizers.special_tokens import (
+    PlainTextEngine,
+    SpecialTokenFinder,
+    compile_tokens,
+    find_unmarked_controls,
+    is_inside_word,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-    from gristmill.text.tokenizers import ByteLengths, Engine, TokenizerFiles
+    from gristmill.core.records import QuarantinedRecord
+    from gristmill.text.tokenizers.byte_lengths import ByteLengths
+    from gristmill.text.tokenizers.engine import Engine
+    from gristmill.text.tokenizers.files import TokenizerFiles
 
 
 def add_mask_to_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
@@ -68,23 +89,33 @@ class TokenizeChatsKernel(EncodingKernel):
         self._cuts = cuts
         self._image_id = None if image_token is None else self._engine.facts.added_tokens[image_token]
         self._lengths = read_byte_lengths(files)
-        self._specials = compile_special_pattern(files)
-        self._unmarked = find_unmarked_controls(self._engine.facts)
+        self._specials = SpecialTokenFinder(files)
+        self._unmarked = compile_tokens(find_unmarked_controls(self._engine.facts))
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         dropped: dict[str, int] = {}
         if self._literal_policy == REJECT:
             has_none = np.diff(batch.column(LITERALS).offsets.to_numpy()) == 0
+            for row in np.flatnonzero(~has_none).tolist():
+                data, spans = batch.column(TEXT)[row].as_py().encode(), batch.column(LITERALS)[row].as_py()
+                has_none[row] = all(is_inside_word(data, *span) for span in zip(spans[::2], spans[1::2], strict=True))
             if not has_none.all():
                 dropped["special_token"] = int(np.count_nonzero(~has_none))
                 batch = batch.filter(pa.array(has_none))
         texts = Texts(batch.column(TEXT))
-        sizes = texts.sizes
         num_before = self._num_by_reference
-        ids, offsets = self._engine.encode(texts.strings)
+        batch, texts, ids, offsets, quarantined = self._encode(batch, texts)
+        sizes = texts.sizes
         self._refuse_unknown(ids)
         num_checked = self._check_parity(batch, texts, ids, offsets, seed)
-        ids, offsets, mask, num_by_reference = self._mask_tokens(batch, ids, offsets, sizes)
+        ids, offsets, mask, num_by_reference, not_placed = self._mask_tokens(batch, ids, offsets, sizes)
+        if not_placed:
+            quarantined += not_placed
+            is_good = ~find_quarantined(batch, not_placed)
+            is_token_good = np.repeat(is_good, np.diff(offsets))
+            ids, mask = ids[is_token_good], mask[is_token_good]
+            offsets = np.concatenate([[0], np.cumsum(np.diff(offsets)[is_good])])
+            batch, sizes = batch.filter(pa.array(is_good)), sizes[is_good]
         if self._image_id is not None:
             ids, offsets, mask = _repeat_image_tokens(self._image_id, batch.column(IMAGES), ids, offsets, mask)
         lengths = np.diff(offsets)
@@ -102,12 +133,13 @@ class TokenizeChatsKernel(EncodingKernel):
             counters |= {"cut_chats": int(np.count_nonzero(num_cut)), "cut_tokens": int(num_cut.sum())}
         if not is_kept.all():
             batch = batch.filter(pa.array(is_kept))
-        return StepResult(self._build_chat_batch(batch, ids, offsets, mask), dropped, counters=counters)
+        built = self._build_chat_batch(batch, ids, offsets, mask)
+        return StepResult(built, dropped, quarantined=quarantined, counters=counters)
 
     def _mask_tokens(
         self, batch: pa.RecordBatch, ids: NDArray[np.uint32], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_], int]:
-        """Return the ids with their mask, and how many rows were encoded again.
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_], int, list[QuarantinedRecord]]:
+        """Return the ids with their mask, how many rows were encoded again, and the rows that no engine can encode so.
 
         A row is encoded again if it holds literals, or if the lengths of its tokens do not add up.
         """
@@ -119,17 +151,24 @@ class TokenizeChatsKernel(EncodingKernel):
         if self._literal_policy == AS_TOKEN:
             has_literals[:] = False  # then literals are tokens like those of the template: nothing to encode again
         replaced: dict[int, tuple[NDArray[np.uint32], NDArray[np.bool_]]] = {}
+        not_placed: list[QuarantinedRecord] = []
         for row in np.flatnonzero(is_unplaced | has_literals).tolist():
             text = batch.column(TEXT)[row].as_py()
             spans = np.array(trained[row].as_py(), dtype=np.int64).reshape(-1, 2)
-            if has_literals[row]:
-                row_ids, token_spans = self._encode_around_literals(text, batch.column(LITERALS)[row].as_py())
-            else:
-                row_ids, token_spans = self._locate_tokens(text)
+            try:
+                if has_literals[row]:
+                    row_ids, token_spans = self._encode_around_literals(text, batch.column(LITERALS)[row].as_py())
+                else:
+                    reference = self._reference
+                    assert isinstance(reference, ReferenceEngine)
+                    row_ids, token_spans = reference.token_spans(text)
+            except EncodingError as error:
+                not_placed.append(quarantine_not_encoded(batch.column(ORIGIN)[row].as_py(), text, error))
+                continue
             replaced[row] = row_ids, _mask_by_spans(token_spans, spans)
         if replaced:
             ids, offsets, mask = _replace_rows(ids, offsets, mask, replaced)
-        return ids, offsets, mask, len(replaced)
+        return ids, offsets, mask, len(replaced), not_placed
 
     def _encode_around_literals(self, text: str, literals: list[int]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Encode a text in which special tokens outside the literals are tokens, and those inside are text."""
@@ -150,24 +189,22 @@ class TokenizeChatsKernel(EncodingKernel):
         self._add_text(data[start:].decode(), start, ids, token_spans)
         return np.concatenate(ids), np.concatenate(token_spans)
 
-    def _find_special_tokens(self, data: bytes) -> list[tuple[int, int, str]]:
-        if self._specials is None:
-            return []
+    def _find_special_tokens(self, data: bytes) -> Iterator[tuple[int, int, str]]:
+        """Like `SpecialTokenFinder.find`, with positions in bytes."""
         text = data.decode()
-        tokens, begin, start = [], 0, 0
-        for match in self._specials.finditer(text):
-            begin += len(text[start : match.start()].encode())
-            end = begin + len(match.group().encode())
-            tokens.append((begin, end, match[match.lastgroup or 0]))
-            begin, start = end, match.end()
-        return tokens
+        position = end_byte = 0
+        for begin, end, token in self._specials.find(text):
+            begin_byte = end_byte + len(text[position:begin].encode())
+            end_byte = begin_byte + len(text[begin:end].encode())
+            yield begin_byte, end_byte, token
+            position = end
 
     def _add_text(
         self, text: str, start: int, ids: list[NDArray[np.uint32]], token_spans: list[NDArray[np.int64]]
     ) -> None:
         if not text:
             return
-        if any(token in text for token in self._unmarked):
+        if self._unmarked is not None and self._unmarked.search(text):
             text_ids, spans = self._plain_engine.token_spans(text)
             ids.append(text_ids)
             token_spans.append(spans + start)
@@ -181,11 +218,6 @@ class TokenizeChatsKernel(EncodingKernel):
             text_ids, spans = self._text_reference.token_spans(text)
         ids.append(text_ids)
         token_spans.append(spans + start)
-
-    def _locate_tokens(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        reference = self._reference
-        assert isinstance(reference, ReferenceEngine)
-        return reference.token_spans(text)
 
     @property
     def _num_by_reference(self) -> int:
@@ -332,3 +364,93 @@ def _replace_rows(
     new_ids.append(ids[offsets[num_copied] :])
     new_mask.append(mask[offsets[num_copied] :])
     return np.concatenate(new_ids), np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(new_mask)
+
+
+@kernel
+def mask_tokens(
+    ids: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    is_added: NDArray[np.bool_],
+    begins_text: bool,  # noqa: FBT001
+    begins_after_added: bool,  # noqa: FBT001
+    sizes: NDArray[np.int64],
+    trained: NDArray[np.int64],
+    trained_offsets: NDArray[np.int64],
+    mask: NDArray[np.bool_],
+    is_unplaced: NDArray[np.bool_],
+) -> None:
+    """Find for each token whether it begins in a trained range; and the texts whose tokens do not add up to their size.
+
+    `lengths` and `is_added` are by id. A piece of text may begin with a mark that stands for nothing: at the beginning
+    of a text (`begins_text`), and after each added token.
+    """
+    for row in range(len(sizes)):
+        position = 0
+        place, last_place = trained_offsets[row], trained_offsets[row + 1]
+        has_mark = begins_text
+        for token in range(offsets[row], offsets[row + 1]):
+            number = ids[token]
+            while place < last_place and trained[place + 1] <= position:
+                place += 2
+            mask[token] = place < last_place and trained[place] <= position
+            position += lengths[number]
+            if is_added[number]:
+                has_mark = begins_after_added
+            else:
+                position -= has_mark
+                has_mark = False
+        is_unplaced[row] = position != sizes[row]
+
+
+@kernel
+def find_composable_texts(data: NDArray[np.uint8], offsets: NDArray[np.int64], may_compose: NDArray[np.bool_]) -> None:
+    """Find the texts that NFC might change, among those that are marked: those with a character outside of some ranges.
+
+    The ranges are U+0000 to U+02FF (Latin), U+0400 to U+047F (Cyrillic), U+2010 to U+205F (punctuation), U+3000 to
+    U+3029, U+3040 to U+3098 and U+309B to U+9FFF (Chinese, Japanese), U+AC00 to U+D7A3 (Korean), U+FF00 to U+FFFF
+    (wide forms) and U+1F000 to U+1FFFF (emoji): none of these composes with another one, decomposes, or is sorted.
+    """
+    for row in range(len(offsets) - 1):
+        if not may_compose[row]:
+            continue
+        position, stop = offsets[row], offsets[row + 1]
+        is_stable = True
+        while position < stop and is_stable:
+            first = data[position]
+            if first < 0xCC:  # ASCII, continuation bytes, and characters of two bytes up to U+02FF
+                position += 1
+                continue
+            if 0xE4 <= first <= 0xE9:  # U+4000 to U+9FFF, most of all Chinese characters
+                position += 3
+                continue
+            is_stable = False
+            if 0xD0 <= first <= 0xD1:
+                is_stable = True
+                position += 2
+            elif 0xE2 <= first <= 0xEF:
+                code = (first & 15) << 12 | (data[position + 1] & 63) << 6 | (data[position + 2] & 63)
+                is_stable = (
+                    0x309B <= code <= 0x9FFF
+                    or 0x3040 <= code <= 0x3098
+                    or 0x2010 <= code <= 0x205F
+                    or 0x3000 <= code <= 0x3029
+                    or 0xAC00 <= code <= 0xD7A3
+                    or code >= 0xFF00
+                )
+                position += 3
+            elif first == 0xF0 and data[position + 1] == 0x9F:
+                is_stable = True
+                position += 4
+        may_compose[row] = not is_stable
+
+
+@kernel
+def find_trained_rows(mask: NDArray[np.bool_], offsets: NDArray[np.int64], is_trained: NDArray[np.bool_]) -> None:
+    """Find the texts that have a trained token."""
+    for row in range(len(is_trained)):
+        is_trained[row] = False
+        for token in range(offsets[row], offsets[row + 1]):
+            if mask[token]:
+                is_trained[row] = True
+                break

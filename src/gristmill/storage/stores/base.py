@@ -1,7 +1,7 @@
 """The one interface to all that is not a local folder: a store of complete objects, each under a key.
 
 An object appears complete or not at all, and has a version that changes with its content. Two writes are conditional:
-`put(create=True)` succeeds for one of any number of writers, and `put(replaces=version)` only if nobody has written
+`put(create=True)` succeeds for one of any number of writers, and `put(replaces=version)` only if no one has written
 since. Leases and manifests need no more than that.
 """
 

@@ -1,24 +1,29 @@
-"""Where credentials, regions and endpoints come from: the places that the tools of each provider use.
+"""How a bucket is reached: credentials, region and endpoint, from the places that the tools of each provider use.
 
-They are loaded when a store is first used, renewed by the provider's own library, and kept in memory: nothing here is
-pickled, logged or written.
+Credentials are loaded when a store is first used, renewed by the provider's own library, and kept in memory: nothing
+here is pickled, logged or written. Options (endpoint, region, profile, or no credentials; never a secret) belong to
+buckets. A recipe names them once, for all its URLs; workers are told with their first task. Without options the usual
+places decide: environment variables, `~/.aws/config`, the credentials of the machine.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import msgspec
+
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.storage.stores.options import EnvironmentOptions
-from gristmill.storage.urls import find_protocol
+from gristmill.storage.urls import OBJECT_STORES, find_bucket, find_protocol, redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
-    from gristmill.storage.stores.options import StorageOptions
-
+_SECRET_WORDS = ("key", "secret", "token", "password", "credential", "sas")
 _KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
 """As botocore looks for them, the first one first."""
@@ -51,7 +56,9 @@ def choose_settings(protocol: str, options: StorageOptions) -> tuple[dict[str, A
         settings["skip_signature"] = True
     elif protocol in ("gs", "gcs"):
         settings["credential_provider"] = _make_google_provider()
-    endpoint = options.endpoint or _find_obstore_endpoint(protocol)
+    # obstore takes an endpoint from the environment, such as that of an emulator.
+    endpoints = (os.environ.get(name) for name in _ENDPOINT_VARIABLES.get(protocol, ()))  # noqa: TID251  (as obstore)
+    endpoint = options.endpoint or next(filter(None, endpoints), None)
     return settings, {"allow_http": True} if _is_plain(endpoint) else {}
 
 
@@ -78,7 +85,7 @@ def look_up_options(bucket: str, options: StorageOptions) -> StorageOptions:
     try:
         session = _open_session(options)
         credentials = session.get_credentials()
-    except Exception:  # whoever uses the store gets this error, and explains it
+    except Exception:  # the first use of the store raises it again, and explains it
         return options
     if credentials is None or credentials.method != "env" or _is_virtual(session):
         return options
@@ -122,7 +129,7 @@ def _choose_s3_connection(endpoint: str | None) -> dict[str, Any]:
 
 
 def _is_virtual(session: Any) -> bool:
-    """Tell whether the bucket is a part of the host's name."""
+    """Whether the bucket is a part of the host's name."""
     return (session.get_scoped_config().get("s3") or {}).get("addressing_style") == "virtual"
 
 
@@ -182,11 +189,109 @@ def _find_endpoint(session: Any, options: StorageOptions) -> str | None:
     return endpoint
 
 
-def _find_obstore_endpoint(protocol: str) -> str | None:
-    """Find the endpoint that obstore takes from the environment, such as that of an emulator."""
-    endpoints = (os.environ.get(name) for name in _ENDPOINT_VARIABLES.get(protocol, ()))  # noqa: TID251  (as obstore)
-    return next(filter(None, endpoints), None)
-
-
 def _is_plain(endpoint: str | None) -> bool:
     return endpoint is not None and endpoint.startswith("http://")
+
+
+class StorageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of a bucket."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    anonymous: bool = False
+
+
+class EnvironmentOptions(StorageOptions, frozen=True, kw_only=True):
+    """Options with everything looked up but the keys, which are in the environment, where obstore finds them itself.
+
+    A worker that gets them need not import botocore, which takes 0.2 s.
+    """
+
+
+_DISTRUSTED = StorageOptions(anonymous=True)
+_options: dict[str, StorageOptions] = {}
+"""By bucket."""
+
+
+def parse_options(data: Mapping[str, Any]) -> StorageOptions:
+    """Check the `storage_options` of a recipe. `UsageError` for a secret or an unknown key."""
+    known = StorageOptions.__struct_fields__
+    for key in data:
+        if key in known:
+            continue
+        if any(word in key.lower() for word in _SECRET_WORDS):
+            raise UsageError(
+                f"storage_options: {key} is a secret, which does not belong into a recipe",
+                help="set it in the environment or in a profile, and name that: profile: NAME",
+            )
+        check_choice("a key of storage_options", key, known)
+    try:
+        return msgspec.convert(dict(data), StorageOptions)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"storage_options: {error}") from error
+
+
+def check_endpoint(options: StorageOptions, allowed: Collection[str] = ()) -> None:
+    """Refuse an endpoint to which data and signed requests would go in the clear, unless its host is `allowed`."""
+    if options.endpoint is None:
+        return
+    url = urlsplit(options.endpoint)
+    host = url.hostname or ""
+    if url.username or url.password or url.query:
+        raise UsageError(f"storage_options: endpoint {redact(options.endpoint)} holds a secret", help="remove it")
+    if url.scheme not in ("http", "https") or not host:
+        raise UsageError(f"storage_options: endpoint {options.endpoint} is no address", help="write https://HOST")
+    if url.scheme == "https" or _is_loopback(host) or host in allowed:
+        return
+    raise UsageError(
+        f"storage_options: the endpoint {options.endpoint} is another machine, and the connection is not encrypted",
+        help=f"use https, or add --allow-endpoint {host} if you trust the network",
+    )
+
+
+def choose_options(url: str, options: StorageOptions) -> None:
+    """Choose the options for the bucket of a URL, in this process."""
+    _options[find_bucket(url)] = options
+
+
+def name_bucket(url: str) -> None:
+    """Note that the user has named a bucket, on the command line or in a recipe: it may be read with credentials."""
+    if find_protocol(url) is not None and _options.get(find_bucket(url)) in (None, _DISTRUSTED):
+        _options[find_bucket(url)] = StorageOptions()
+
+
+def is_named(url: str) -> bool:
+    """Whether the user has named the bucket of a URL. What is in no bucket needs no credentials, and no name."""
+    if find_protocol(url) not in OBJECT_STORES:
+        return True
+    options = _options.get(find_bucket(url))
+    return options is not None and options is not _DISTRUSTED
+
+
+def distrust_url(url: str) -> None:
+    """Use no credentials for a URL that a third-party file names, unless the user has named its bucket, too."""
+    if find_protocol(url) is not None:
+        _options.setdefault(find_bucket(url), _DISTRUSTED)
+
+
+def is_distrusted(url: str) -> bool:
+    """Whether only a third-party file has named a URL."""
+    return _options.get(find_bucket(url)) is _DISTRUSTED
+
+
+def find_options(url: str) -> StorageOptions:
+    """Find the options of a URL's bucket."""
+    return _options.get(find_bucket(url), StorageOptions())
+
+
+def list_chosen_options() -> dict[str, StorageOptions]:
+    """List the options of all buckets, to tell a worker of them."""
+    return dict(_options)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,11 +1,14 @@
 """All other stores through fsspec: the Hub, web servers, FTP, and the memory of the process.
 
-They are read. Only `memory://` can be written conditionally, for tests and small jobs in one process; where fsspec's
-file systems write to a network, no two of them agree on what happens if two writers come at once.
+They are read, by streams that open a file again at the same position when the connection fails. Only `memory://` can be
+written conditionally, for tests and small jobs in one process; where fsspec's file systems write to a network, no two
+of them agree on what happens if two writers come at once.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 from datetime import datetime
 from functools import partial
 from threading import Lock
@@ -13,9 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from gristmill.core.errors import UsageError
 from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError, StoredObject
-from gristmill.storage.stores.options import is_distrusted
-from gristmill.storage.stores.reopened_stream import ReopenedStream
-from gristmill.storage.stores.requests import ask_store
+from gristmill.storage.stores.credentials import is_distrusted
+from gristmill.storage.stores.retries import ask_store, make_changed_error
 from gristmill.storage.urls import find_bucket, find_protocol, redact
 
 if TYPE_CHECKING:
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+_SKIP_BYTES = 1 << 20
 _BLOCK_BYTES = 8 * 2**20
 _VERSION_KEYS = ("ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "modified", "created")
 _WITHOUT_KEYS = ("http", "https", "memory")
 _memory_lock = Lock()
+
+_log = logging.getLogger("gristmill")
 
 
 class FsspecStore:
@@ -55,7 +60,7 @@ class FsspecStore:
             self._fs, self.opened_key = ask_store(url, lambda: fsspec.core.url_to_fs(url, **settings))
 
     def _choose_settings(self, url: str) -> dict[str, Any]:
-        """Choose what fsspec is told. A URL that a file of others names is read without the user's keys, or not."""
+        """Choose what fsspec is told. A URL that a third-party file names is read without the user's keys, or not."""
         if not is_distrusted(url) or self._protocol in _WITHOUT_KEYS:
             return {}
         if self._protocol == "hf":
@@ -76,8 +81,11 @@ class FsspecStore:
             raise FileNotFoundError(f"{self.url(key)} is a folder")
         return self._to_object(info)
 
-    def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:  # noqa: ARG002
-        return cast("bytes", ask_store(self.url(key), lambda: self._fs.cat_file(key, start=start, end=stop)))
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:
+        data = cast("bytes", ask_store(self.url(key), lambda: self._fs.cat_file(key, start=start, end=stop)))
+        if version and self.head(key).version != version:  # after the read: it could change before
+            raise make_changed_error(self.url(key))
+        return data
 
     def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:  # noqa: ARG002
         open_file = partial(self._fs.open, key, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
@@ -92,7 +100,7 @@ class FsspecStore:
             if create and self._fs.exists(key):
                 raise ObjectExistsError(f"{self.url(key)} exists already")
             if replaces is not None and (not self._fs.exists(key) or self.head(key).version != replaces):
-                raise ObjectChangedError(f"{self.url(key)} was changed by somebody else")
+                raise ObjectChangedError(f"{self.url(key)} was changed by another writer")
             self._fs.pipe_file(key, bytes(data))
             return self.head(key).version
 
@@ -171,3 +179,104 @@ def _find_version(info: Mapping[str, Any]) -> str:
             # The memory store returns a number in a listing and a date for a single file.
             return str(value.timestamp() if isinstance(value, datetime) else value).strip('"')
     return ""
+
+
+class ReopenedStream(io.RawIOBase):
+    """A remote file for reading; `open_file` opens it, as often as needed.
+
+    A read returns as much as was asked for, except at the end.
+    """
+
+    def __init__(self, url: str, open_file: Callable[[], Any]) -> None:
+        super().__init__()
+        self._url = url
+        self._open_file = open_file
+        self._file: Any = ask_store(url, open_file)
+        self._details = _describe_version(self._file)
+        self._size: int | None = getattr(self._file, "size", None)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._size is not None)
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_CUR:
+            offset += self._position
+        elif whence == io.SEEK_END:
+            if self._size is None:
+                raise io.UnsupportedOperation("the server does not say how large the file is")
+            offset += self._size
+        self._position = max(0, offset)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        num_bytes = None if size is None or size < 0 else size
+        data = ask_store(self._url, lambda: self._read_here(num_bytes), has_answered=True)
+        self._position += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._drop()
+            super().close()
+
+    def _read_here(self, num_bytes: int | None) -> bytes:
+        try:
+            if self._file is None:
+                self._file = self._reopen()
+            self._move_file()
+            data: bytes = self._file.read(-1 if num_bytes is None else num_bytes)
+        except Exception:
+            self._drop()  # it may have buffered half of a block
+            raise
+        end = self._size if num_bytes is None or self._size is None else min(self._position + num_bytes, self._size)
+        if end is not None and self._position + len(data) < end:
+            self._drop()
+            raise ConnectionError(f"the connection ended after {self._position + len(data)} of {end} bytes")
+        return data
+
+    def _move_file(self) -> None:
+        if self._file.tell() == self._position:
+            return
+        try:
+            self._file.seek(self._position)
+        except ValueError:  # a server without range requests: read everything before the position again
+            if self._file.tell() > self._position:
+                self._file = self._reopen()
+            while (missing := self._position - self._file.tell()) > 0 and self._file.read(min(missing, _SKIP_BYTES)):
+                pass
+
+    def _reopen(self) -> Any:
+        file = self._open_file()
+        if _describe_version(file) != self._details:
+            raise make_changed_error(self._url)
+        return file
+
+    def _drop(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except Exception as error:  # the file is not used any more
+                _log.debug("%s: closing failed: %s", self._url, error)
+
+
+def _describe_version(file: Any) -> tuple[object, ...]:
+    """Return what distinguishes one version of a file from another, if the store says it."""
+    details: Mapping[str, Any] = getattr(file, "details", None) or {}
+    return tuple(details.get(key) for key in ("size", "ETag", "etag", "blob_id", "generation"))

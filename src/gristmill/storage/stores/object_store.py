@@ -17,7 +17,7 @@ from gristmill.core.errors import StoreRefusedError, UsageError
 from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError, StoredObject
 from gristmill.storage.stores.credentials import choose_settings, open_s3_client
 from gristmill.storage.stores.ranged_stream import RangedStream
-from gristmill.storage.stores.requests import (
+from gristmill.storage.stores.retries import (
     TRIES,
     ask_store,
     make_changed_error,
@@ -31,18 +31,20 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from gristmill.storage.stores.options import StorageOptions
+    from gristmill.storage.stores.credentials import StorageOptions
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure"}
 _GOOGLE = ("gs", "gcs")
 CONCURRENT_PARTS = 8
 """The parts of an upload that are under way at once: 106 MB of rows, which come at once, wait for two rounds."""
+_CONFLICT = "ConditionalRequestConflict"
+"""S3's answer to a conditional write while another one is under way. Nothing is known of who wins."""
 _NO_BUCKET = ("<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>")
 _PAGE_OBJECTS = 1000
 _AFTER_FOLDER = "/\U0010ffff"
 """Follows all names in a folder, in the order in which stores list."""
 _process: int | None = None
-"""The process that has used obstore: a forked one would wait for its threads for ever."""
+"""The process that has used obstore: a forked one would wait for its threads forever."""
 _CONNECTION, _SILENCE, _LONGEST_REQUEST = timedelta(seconds=10), timedelta(seconds=60), timedelta(minutes=10)
 """How long a connection may take, an answer without a byte of it coming, and a request as a whole. Eight parts of two
 workers, 128 MiB, take a minute where 18 Mbit/s go out, so a minute for a request would be too short for an upload."""
@@ -93,7 +95,7 @@ class ObjectStore:
         if not self._is_forked:
             try:
                 return self._get(key, {"range": (start, stop)})
-            except StoreRefusedError:  # stores refuse a range behind the end
+            except StoreRefusedError:  # stores refuse a range after the end
                 pass
         stored = self.head(key)
         return self.read(key, start, min(stop, stored.num_bytes), version=stored.version), stored
@@ -157,7 +159,7 @@ class ObjectStore:
                     yield name
                     last_folder = name
                     if self._lists_from_offset:
-                        # The listing begins again behind that folder: one request, whatever is in it.
+                        # The listing begins again after that folder: one request, no matter what is in it.
                         offset = f"{folder}{name}{_AFTER_FOLDER}"
                         break
 
@@ -177,7 +179,7 @@ class ObjectStore:
         return aborted
 
     def _match_version(self, key: str, version: str) -> dict[str, str]:
-        """Return by what a store knows the object that is to be replaced."""
+        """Return what identifies the object that is to be replaced, as the store needs it."""
         if self._protocol not in _GOOGLE:
             return {"e_tag": f'"{version}"'}
         try:
@@ -185,12 +187,12 @@ class ObjectStore:
         except FileNotFoundError:
             entry = None
         if entry is None or _clean_version(entry) != version:
-            raise ObjectChangedError(f"{self.url(key)} was changed by somebody else")
+            raise ObjectChangedError(f"{self.url(key)} was changed by another writer")
         return {"version": entry["version"]}  # Google compares the number of the generation, and no etag
 
     @property
     def _lists_from_offset(self) -> bool:
-        """Whether a listing can begin behind a name. Azure ignores where obstore asks it to begin."""
+        """Whether a listing can begin after a name. Azure ignores where obstore asks it to begin."""
         return self._protocol != "az"
 
     @property
@@ -248,7 +250,7 @@ class ObjectStore:
                     yield _to_object(entry)
 
     def _is_object(self, key: str) -> bool:
-        """Tell an empty object from the marker that some tools create for a folder: obstore hides the slash."""
+        """Whether it is an empty object, not the marker of a folder that some tools create: obstore hides the slash."""
         try:
             self.head(key)
         except FileNotFoundError:
@@ -268,9 +270,11 @@ class ObjectStore:
             try:
                 return request()
             except errors.AlreadyExistsError as error:
+                if _CONFLICT in str(error):
+                    raise  # it may exist or not: the store is asked again
                 raise ObjectExistsError(f"{self.url(key)} exists already") from error
             except errors.PreconditionError as error:
-                raise ObjectChangedError(f"{self.url(key)} was changed by somebody else") from error
+                raise ObjectChangedError(f"{self.url(key)} was changed by another writer") from error
             except (errors.GenericError, FileNotFoundError) as error:
                 if any(code in str(error) for code in _NO_BUCKET):
                     raise make_missing_bucket_error(self._root) from error

@@ -1,17 +1,17 @@
-"""Finds the store of a URL."""
+"""Finds the store of a URL: a module below all stores, which are imported when one is first needed."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from gristmill.storage.stores.options import find_options
+from gristmill.storage.stores.credentials import find_options
 from gristmill.storage.urls import OBJECT_STORES, find_bucket, find_protocol
 
 if TYPE_CHECKING:
     from gristmill.storage.stores.base import Store
+    from gristmill.storage.stores.credentials import StorageOptions
     from gristmill.storage.stores.object_store import ObjectStore
-    from gristmill.storage.stores.options import StorageOptions
 
 
 def open_store(url: str) -> tuple[Store, str]:

@@ -1,4 +1,4 @@
-"""A folder that several machines mount, as a store: for leases and manifests, where others write at the same time."""
+"""A folder that several machines mount, as a store: for leases and manifests that several processes write at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from gristmill.core.errors import UsageError
 from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError, StoredObject
+from gristmill.storage.stores.retries import make_changed_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,10 +35,13 @@ class PosixStore:
     def head(self, key: str) -> StoredObject:
         return _to_object(key, (self._root / key).stat())
 
-    def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:  # noqa: ARG002
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:
         with (self._root / key).open("rb") as file:
             file.seek(start)
-            return file.read() if stop is None else file.read(stop - start)
+            data = file.read() if stop is None else file.read(stop - start)
+            if version and _to_object(key, os.fstat(file.fileno())).version != version:
+                raise make_changed_error(self.url(key))
+        return data
 
     def open(self, key: str, start: int = 0, stop: int | None = None) -> BinaryIO:  # noqa: ARG002
         file = (self._root / key).open("rb")
@@ -86,7 +90,7 @@ class PosixStore:
             elif not path.name.endswith(".tmp"):
                 try:
                     status = path.stat()
-                except FileNotFoundError:  # somebody else has removed it meanwhile
+                except FileNotFoundError:  # another process has removed it meanwhile
                     continue
                 yield _to_object(path.relative_to(self._root).as_posix(), status)
 
@@ -105,15 +109,15 @@ class PosixStore:
                 raise
             raise UsageError(
                 f"{path.parent}: the file system cannot be used for output: it has no hard links",
-                help="write to the store behind it (s3://…), or to NFS, Lustre or the like",
+                help="write to the store that it shows (s3://…), or to NFS, Lustre or the like",
             ) from error
 
     def _exchange(self, temporary: Path, path: Path, key: str, replaces: str) -> None:
         """Replace a file that has this version; of several replacements of one version exactly one succeeds.
 
-        There is no such operation on a file system. But a rename needs its temporary file: whoever has renamed removes
-        those of all others, then looks whether one of them was faster. A file that is made later is made before its
-        writer looks at the version, which is another one by then.
+        There is no such operation on a file system. But a rename needs its temporary file: a process that has renamed
+        removes those of all others, then looks whether one of them was faster. A file that is made later is made before
+        its writer looks at the version, which is another one by then.
         """
         is_mine = False
         try:
@@ -126,7 +130,7 @@ class PosixStore:
         except FileNotFoundError:  # removed by a writer that has won
             pass
         if not is_mine:
-            raise ObjectChangedError(f"{path} was changed by somebody else")
+            raise ObjectChangedError(f"{path} was changed by another writer")
 
     def _find_version(self, key: str) -> str | None:
         try:

@@ -1,6 +1,6 @@
 """A stream over ranges of an object: where it is read in order, the next ranges are fetched ahead, in parallel.
 
-A request takes 5 to 100 ms whatever its size. With `AHEAD` pieces of `PIECE_BYTES` on their way, a worker at 300 MB/s
+A request takes 5 to 100 ms at any size. With `AHEAD` pieces of `PIECE_BYTES` on their way, a worker at 300 MB/s
 does not wait for a store that takes 100 ms. Memory: at most `AHEAD + 1` pieces. A reader that jumps (Parquet) gets what
 it asks for and no more.
 """
@@ -11,7 +11,7 @@ import io
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from gristmill.storage.wait_clock import wait_clock
+from gristmill.storage.stores.retries import wait_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,8 @@ _FIRST_BYTES = 2**20
 class RangedStream(io.RawIOBase):
     """An object for reading; `read_range(start, stop)` returns its bytes. A read returns as much as was asked for.
 
-    `find_size` is called after the first read, whose answer may have told the size, or if somebody seeks from the end.
-    Who names a `stop` reads in order up to there, so the first ranges are fetched in parallel too.
+    `find_size` is called after the first read, whose answer may have told the size, or by a seek from the end.
+    A reader that names a `stop` reads in order up to there, so the first ranges are fetched in parallel too.
     """
 
     def __init__(

@@ -9,10 +9,16 @@ from typing import Any
 
 import msgspec
 
+from gristmill.core.checks import (
+    check_bool,
+    check_choice,
+    check_positive_number,
+    check_real_number,
+    check_seed,
+    check_whole_number,
+)
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
-from gristmill.core.numbers import check_bool, check_positive_number, check_real_number, check_seed, check_whole_number
-from gristmill.stream.batches.collate import Collate
+from gristmill.stream.collate import Collate
 
 DEFAULT_CACHE_BYTES = 64 << 30
 MAX_BATCH = 1 << 24
@@ -29,6 +35,15 @@ class TokenizeTexts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     add_bos: bool = False
     max_tokens: int | None = None
     """Cut longer rows; None: the batch is as wide as its longest text."""
+
+
+class BatchTokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings by which rows of similar lengths become batches."""
+
+    tokens: int
+    """The most tokens of a batch, with padding; a longer row is a batch alone."""
+    window: int = 4096
+    """The rows of the order among which similar ones are found."""
 
 
 class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,14 +65,18 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
     drop_last: bool
     collate: Collate | None
     balance: bool = False
+    batch_tokens: Any = None
+    """`BatchTokens`; None: batches have a number of rows."""
     decode: Any = None
     """For samples: `numpy`, `pil`, `bytes` or a function of the bytes; None: not set."""
     transform: Any = None
     tokenize: Any = None
     """For samples with texts: `TokenizeTexts`; None: batches hold samples."""
     ids: Any = None
-    """The column of token ids, of samples and of tables of others; None: batches of samples hold samples."""
+    """The column of token ids, in samples and third-party tables; None: batches of samples hold samples."""
     on_error: str = "raise"
+    max_replaced: float = 0.01
+    max_skipped: float = 0.5
     images: Any = None
     """For chats with images: the folder or the tars of the images; None: batches have references."""
     cache: Any = None
@@ -78,7 +97,11 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.collate, Collate | None):
             raise UsageError(f"collate must be a Collate, not {self.collate!r:.80}")
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
-        checked_ends = {name: _check_end(name, end) for name, end in ends.items() if end is not None}
+        checked_ends = {
+            name: check_positive_number(name, end) if name == "epochs" else check_whole_number(name, end, least=1)
+            for name, end in ends.items()
+            if end is not None
+        }
         if len(checked_ends) > 1:
             raise UsageError(
                 f"a stream has one end, but {' and '.join(checked_ends)} are set", help="set only one of them"
@@ -88,13 +111,22 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             "mixture": self.mixture if isinstance(self.mixture, Mapping) else self.mixture or None,
             "seed": check_seed(self.seed),
             "shuffle": _check_shuffle(self.shuffle),
-            "cache": None if self.cache is None else _check_cache(self.cache),
+            "cache": _check_cache(self.cache),
+            "max_replaced": _check_share("max_replaced", self.max_replaced),
+            "max_skipped": _check_share("max_skipped", self.max_skipped),
             "cache_bytes": check_whole_number("cache_bytes", self.cache_bytes, least=1),
             "balance": check_bool("balance", self.balance),
             "drop_last": check_bool("drop_last", self.drop_last),
             "max_epochs": _check_limits(self.max_epochs),
             **checked_ends,
         }
+        if self.batch_tokens is not None:
+            changes["batch_tokens"] = _parse_batch_tokens(self.batch_tokens)
+            if self.balance:
+                raise UsageError(
+                    "balance deals the rows of a batch to ranks, but with batch_tokens each rank has a separate batch",
+                    help="leave one of them out",
+                )
         if self.tokenize is not None:
             changes["tokenize"] = _parse_tokenize(self.tokenize)
         if self.images is not None:
@@ -116,7 +148,9 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
         return next(((name, end) for name, end in ends.items() if end is not None), ("rows", math.inf))
 
 
-def _check_cache(cache: Any) -> str:
+def _check_cache(cache: Any) -> str | None:
+    if cache is None:
+        return None
     folder = os.fspath(cache) if isinstance(cache, str | os.PathLike) else None
     if not isinstance(folder, str) or not folder or "://" in folder:
         raise UsageError(f"cache must be a folder on a local disk, not {cache!r:.80}")
@@ -132,6 +166,17 @@ def _check_shuffle(shuffle: Any) -> Any:
             help='for example shuffle={"blocks": 64}',
         )
     return {"blocks": check_whole_number("the blocks of shuffle", shuffle["blocks"], least=1)}
+
+
+def _parse_batch_tokens(value: Any) -> BatchTokens:
+    settings = value if isinstance(value, Mapping) else {"tokens": value}
+    if not set(settings) <= {"tokens", "window"} or "tokens" not in settings:
+        raise UsageError(
+            f"batch_tokens must be the most tokens of a batch, not {value!r:.80}",
+            help='for example 16384 or {"tokens": 16384, "window": 8192}',
+        )
+    checked = {name: check_whole_number(f"{name} of batch_tokens", size, least=1) for name, size in settings.items()}
+    return BatchTokens(**checked)
 
 
 def _parse_tokenize(value: Any) -> TokenizeTexts:
@@ -151,8 +196,10 @@ def _parse_tokenize(value: Any) -> TokenizeTexts:
     return msgspec.structs.replace(parsed, tokenizer=path) if os.path.exists(path) else parsed  # noqa: PTH110
 
 
-def _check_end(name: str, end: Any) -> float:
-    return check_positive_number(name, end) if name == "epochs" else check_whole_number(name, end, least=1)
+def _check_share(name: str, share: Any) -> float:
+    if not 0 <= check_real_number(name, share) <= 1:
+        raise UsageError(f"{name} is a share of samples, from 0 to 1, not {share!r:.80}")
+    return float(share)
 
 
 def _check_limits(limits: Any) -> Any:

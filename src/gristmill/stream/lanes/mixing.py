@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from gristmill.core.checks import MAX_COUNT, check_choice, check_whole_number
 from gristmill.core.errors import UsageError
-from gristmill.core.names import check_choice
-from gristmill.core.numbers import MAX_COUNT, check_whole_number
 from gristmill.order import Mixture
 from gristmill.stream.lanes.sources import make_fixed_weights_error, make_lane_name
 
@@ -58,7 +57,7 @@ def _find_phases(datasets: list[StreamDataset], arguments: StreamArguments) -> l
         if mixture is None and with_weight:
             mixture = with_weight
         elif with_weight:
-            raise UsageError("weights are set both beside the folders and in `mixture`", help="use only one of them")
+            raise UsageError("weights are set both with the folders and in `mixture`", help="use only one of them")
     if mixture is None:
         return _find_default_phases(datasets)
     is_by_name = isinstance(arguments.data, Mapping)
@@ -180,7 +179,7 @@ def find_end_row(arguments: StreamArguments, lanes: list[Lane], order: RowOrder,
 def find_epoch_rows(arguments: StreamArguments, lanes: list[Lane], order: RowOrder) -> int | None:
     """Find the rows of one epoch; None: the stream is one pass.
 
-    Sources with weights end at different rows, so only the user can define an epoch of all of them.
+    Sources with weights end at different rows, so only the user can define an epoch for all of them.
     """
     if arguments.rows_per_epoch is not None or arguments.epochs is None or order.mixture is not None:
         return arguments.rows_per_epoch

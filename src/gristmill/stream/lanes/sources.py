@@ -1,13 +1,16 @@
 """What a stream reads: its datasets, the chosen split and sources, and their lanes.
 
 A lane has its own order: a permutation of all its rows, another one in each epoch. With weights each source is a lane.
-Without weights all sources are one lane, so that an epoch is each row exactly once.
+Without weights all sources are one lane, so that an epoch is each row exactly once. In a lane whose sources were
+interleaved when it was written, the input files that origins name tell them (`OriginSources`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +19,17 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from gristmill.core.cache_folders import choose_cache_folder
+from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
 from gristmill.core.media import find_member, list_byte_columns
-from gristmill.core.names import check_choice
 from gristmill.core.records import INPUT_IDS
-from gristmill.shards.lane_blocks import LaneBlocks, read_blocks
-from gristmill.shards.manifests.manifest_file import load_manifest
+from gristmill.shards.block_index import LaneBlocks, read_blocks
+from gristmill.shards.manifest_file import load_manifest
 from gristmill.storage.locations import StorePath, parse_location
-from gristmill.stream.foreign.folders import names_tables
-from gristmill.stream.foreign.tars import describe_tars, names_tars
-from gristmill.stream.lanes.origin_sources import OriginSources
+from gristmill.storage.user_cache import BlockCache
+from gristmill.stream.lanes.foreign_tables import describe_tables, names_images, names_tables
+from gristmill.stream.lanes.foreign_tars import describe_images, describe_samples, names_lines, names_tars
 
 if TYPE_CHECKING:
     import os
@@ -33,12 +37,46 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.shards.manifests.manifest import Manifest
-    from gristmill.stream.foreign.file_index import ForeignDataset
-    from gristmill.stream.foreign.table_blocks import TableFile
+    from gristmill.shards.manifest import Manifest
     from gristmill.stream.lanes.arguments import StreamArguments
+    from gristmill.stream.lanes.table_blocks import ForeignDataset, TableFile
 
     StreamData = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class OriginSources:
+    """The source of each input file, in the mixed lane of one dataset."""
+
+    files: NDArray[np.uint64]
+    """The ids of the input files, sorted."""
+    numbers: NDArray[np.uint16]
+    """The number of each file's source in `names`."""
+    names: list[str]
+    labels: list[str]
+    """The names that people see: prefixed with the dataset's name if there are several."""
+    shares: Mapping[str, float]
+    """The share of each label in the rows of the lane."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, split: str, dataset: str) -> OriginSources:
+        """Find the sources of a mixed lane; `dataset` is its name in a stream of several, else empty."""
+        rows = {source: share.rows for source, share in manifest.mixed[split].items()}
+        files = sorted((int(key, 16), file.source) for key, file in manifest.files.items() if file.source in rows)
+        names = list(rows)
+        labels = [f"{dataset}/{name}" if dataset else name for name in names]
+        total = max(sum(rows.values()), 1)
+        return cls(
+            np.array([number for number, _ in files], dtype=np.uint64),
+            np.array([names.index(source) for _, source in files], dtype=np.uint16),
+            names,
+            labels,
+            {label: count / total for label, count in zip(labels, rows.values(), strict=True)},
+        )
+
+    def label(self, source: str) -> str:
+        """Return the name of a source that people see."""
+        return self.labels[self.names.index(source)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,15 +105,15 @@ class RowShard:
     blocks: LaneBlocks | None = None
     """Where its blocks are, if it is remote or blocks are shuffled."""
     starts: NDArray[np.int64] | None = None
-    """Where each sample of a tar of others begins, and where the last one ends."""
+    """Where each sample of a third-party tar begins, and where the last one ends."""
     table: TableFile | None = None
-    """The file of a table of others that it is made of."""
+    """The file of a third-party table that it is made of."""
     version: str = ""
     """The version of a foreign file on a store: another one is refused."""
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is a file of others, not a shard of a dataset of Gristmill."""
+        """Whether it is a third-party file, not a shard of a dataset of Gristmill."""
         return self.table is not None or self.starts is not None
 
     @property
@@ -91,7 +129,7 @@ class RowShard:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Rows that have an order of their own."""
+    """Rows that are shuffled together, in one order."""
 
     name: str
     shards: list[RowShard]
@@ -102,7 +140,12 @@ class Lane:
 
     def tokens(self, row_length: int | None) -> int:
         """Count the tokens, without padding if the manifest has counted them."""
-        return sum(_count_tokens(shard, row_length) for shard in self.shards)
+        total = 0
+        for shard in self.shards:
+            if shard.tokens is None and row_length is None:
+                raise UsageError(f"the manifest of {shard.folder} does not say how many tokens its shards hold")
+            total += shard.rows * (row_length or 0) if shard.tokens is None else shard.tokens
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +162,21 @@ class StreamDataset:
 
 
 def open_datasets(arguments: StreamArguments) -> list[StreamDataset]:
-    """Open the datasets of a stream. With a mixture, every source of a single dataset has a lane of its own."""
+    """Open the datasets of a stream. With a mixture, each source of a single dataset is a lane."""
     if isinstance(arguments.data, Mapping):
         folders = {name: str(entry[0] if isinstance(entry, tuple) else entry) for name, entry in arguments.data.items()}
         weighted = False
     else:
         folders = {"": str(arguments.data)}
         weighted = arguments.mixture is not None
-    # Shards on a store have blocks, and shards beside them must have them too: rows are found by their blocks.
+    # Shards on a store have blocks, and local ones in the same stream must have them too: rows are found by blocks.
     has_blocks = arguments.window is not None or any(is_remote(path) or names_tables(path) for path in folders.values())
     datasets = [
         _open(name, path, arguments, weighted=weighted, has_blocks=has_blocks) for name, path in folders.items()
     ]
     if not datasets:
         raise UsageError("a stream needs a dataset", help='for example Stream("out")')
-    _check_alike(datasets)
+    _check_compatible(datasets)
     names = [lane.name for dataset in datasets for lane in dataset.lanes]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -174,7 +217,14 @@ def is_remote(path: str) -> bool:
 
 
 def _open(name: str, path: str, arguments: StreamArguments, *, weighted: bool, has_blocks: bool) -> StreamDataset:
-    foreign = _describe_foreign(path, arguments)
+    foreign: ForeignDataset | None = None
+    if names_tars(path) or names_lines(path):
+        foreign = describe_samples(path, partial(open_block_cache, arguments))
+    elif names_tables(path):
+        as_samples = arguments.transform is not None or arguments.tokenize is not None
+        foreign = describe_tables(path, arguments.ids, as_samples=as_samples)
+    elif names_images(path):
+        foreign = describe_images(path)
     if foreign is not None:
         path, manifest = foreign.folder, foreign.manifest
     else:
@@ -188,29 +238,19 @@ def _open(name: str, path: str, arguments: StreamArguments, *, weighted: bool, h
         check_choice("sources", source, of_split)
     chosen = [source for source in of_split if sources is None or source in sources]
     shards = _list_shards(name, path, manifest, split, chosen, foreign, has_blocks=has_blocks)
+    lanes, shares = [Lane(name, [shard for group in shards.values() for shard in group])], None
     if weighted or (manifest.mixture is not None and len(chosen) > 1):
         lanes = [Lane(make_lane_name(name, source), shards[source]) for source in chosen]
-        default = manifest.mixture
-        shares = None
-        if default is not None:
+        if (default := manifest.mixture) is not None:
             pairs = zip(lanes, chosen, strict=True)
             shares = {lane.name: float(default.get(source, 0.0)) if lane.rows else 0.0 for lane, source in pairs}
-        return StreamDataset(name, manifest, split, chosen, lanes, shares)
-    return StreamDataset(
-        name, manifest, split, chosen, [Lane(name, [shard for group in shards.values() for shard in group])], None
-    )
+    return StreamDataset(name, manifest, split, chosen, lanes, shares)
 
 
-def _describe_foreign(path: str, arguments: StreamArguments) -> ForeignDataset | None:
-    """Describe files of others as a dataset; None: the path is that of a dataset of Gristmill."""
-    if names_tars(path):
-        return describe_tars(path)
-    if names_tables(path):
-        from gristmill.stream.foreign.tables import describe_tables  # noqa: PLC0415  (loads Parquet)
-
-        as_samples = arguments.transform is not None or arguments.tokenize is not None
-        return describe_tables(path, arguments.ids, as_samples=as_samples)
-    return None
+def open_block_cache(arguments: StreamArguments) -> BlockCache:
+    """Open the cache of blocks that a stream names, or that of the user."""
+    default = choose_cache_folder(str(Path.home()), sys.platform, "blocks")
+    return BlockCache(Path(arguments.cache or default), arguments.cache_bytes)
 
 
 def make_fixed_weights_error(path: str, manifest: Manifest, split: str) -> UsageError:
@@ -280,7 +320,12 @@ def _list_shards(
             label = source if not name else name if len(sources) == 1 else f"{name}/{source}"
             shard_path = str(shard.below(root))
             file = None if foreign is None else foreign.files[shard_path]
-            blocks = file.blocks if file is not None else _take_shard(lanes[source], numbers[source]) if lanes else None
+            blocks = None if file is None else file.blocks
+            if lanes:
+                lane = lanes[source]
+                first, end = np.searchsorted(lane.shard, [numbers[source], numbers[source] + 1])
+                names = ("shard", "offset", "bytes", "rows", "xxh3")
+                blocks = LaneBlocks(*(getattr(lane, column)[first:end] for column in names))
             shards[source].append(
                 RowShard(
                     path=shard_path,
@@ -307,25 +352,19 @@ def _list_shards(
     return shards
 
 
-def _take_shard(lane: LaneBlocks, number: int) -> LaneBlocks:
-    """Take the blocks of one shard."""
-    first, end = np.searchsorted(lane.shard, [number, number + 1])
-    return LaneBlocks(*(getattr(lane, name)[first:end] for name in ("shard", "offset", "bytes", "rows", "xxh3")))
-
-
 def make_lane_name(dataset: str, source: str) -> str:
     """Name the lane of a source: in a stream of several datasets with the name of its dataset."""
     return f"{dataset}/{source}" if dataset else source
 
 
-def _check_alike(datasets: list[StreamDataset]) -> None:
+def _check_compatible(datasets: list[StreamDataset]) -> None:
     """Refuse datasets whose rows cannot be in one batch: they differ in length or tokenizer."""
     first = datasets[0]
     for dataset in datasets[1:]:
         if first.manifest.holds_rows != dataset.manifest.holds_rows:
             raise UsageError(
                 f"{first.name} holds {first.manifest.kind} and {dataset.name} {dataset.manifest.kind}",
-                help="stream rows of tokens and samples apart",
+                help="stream rows of tokens and samples separately",
             )
         lengths = find_row_length(first.manifest), find_row_length(dataset.manifest)
         if lengths[0] != lengths[1]:
@@ -338,11 +377,3 @@ def _check_alike(datasets: list[StreamDataset]) -> None:
             raise UsageError(
                 f"{first.name} and {dataset.name} have different tokenizers", help="tokenize them with the same one"
             )
-
-
-def _count_tokens(shard: RowShard, row_length: int | None) -> int:
-    if shard.tokens is not None:
-        return shard.tokens
-    if row_length is not None:
-        return shard.rows * row_length
-    raise UsageError(f"the manifest of {shard.folder} does not say how many tokens its shards hold")

@@ -1,9 +1,12 @@
-"""Whether a model keeps the documents of a packed row apart: its logits for the row, and for each document alone.
+"""Whether a model separates the documents of a packed row: its logits for the row, and for each document alone.
 
 A model of transformers knows the borders of documents only from `position_ids` that begin again at 0, and not every
 model, attention implementation and way to call it respects them. Here the same documents are computed twice with the
 user's own weights. The first document of a row has nothing before it, so its difference is rounding; a later one
 differs by more if it saw those before it.
+
+That proves something only if the model could show a leak: some models ignore earlier tokens, for example if their
+projections are still zero. So a token is changed in a row that is one document, and the logits after it must change.
 """
 
 from __future__ import annotations
@@ -55,13 +58,17 @@ class BorderReport:
     num_documents: int
     takes_positions: bool
     """Whether the model has an argument `position_ids` at all."""
+    can_show_leaks: bool
+    """Whether a changed token changes the logits after it, if the row is one document."""
     checks: list[BorderCheck]
     unavailable: dict[str, str]
     """Attention implementations that could not be tried, and why."""
 
     def __bool__(self) -> bool:
-        """Whether every implementation respects borders when it is called as trainers call it."""
-        return all(check.respects_borders for check in self.checks if "use_cache" not in check.call)
+        """Whether every implementation respects borders when it is called as trainers call it, and could fail to."""
+        return self.can_show_leaks and all(
+            check.respects_borders for check in self.checks if "use_cache" not in check.call
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ def check_borders(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     checks: list[BorderCheck] = []
     unavailable: dict[str, str] = {}
-    name, takes_positions = model, True
+    name, takes_positions, can_show_leaks = model, True, True
     for attention in attentions:
         if attention.startswith("flash") and not (device.type == "cuda" and is_flash_attn_2_available()):
             unavailable[attention] = "it needs a GPU and the package flash-attn"
@@ -95,12 +102,13 @@ def check_borders(
             continue
         loaded.to(device).eval()
         name, takes_positions = type(loaded).__name__, _takes(loaded, "position_ids")
+        can_show_leaks &= _can_show_leaks(loaded, rows[0], _TOLERANCES[dtype])
         checks += _check_calls(loaded, rows, attention, _TOLERANCES[dtype])
     if not checks:
         reasons = "; ".join(f"{attention}: {reason}" for attention, reason in unavailable.items())
         raise UsageError(f"the model {model} could not be tried with any attention implementation: {reasons}")
     num_documents = sum(len(row.borders) - 1 for row in rows)
-    return BorderReport(name, len(rows), num_documents, takes_positions, checks, unavailable)
+    return BorderReport(name, len(rows), num_documents, takes_positions, can_show_leaks, checks, unavailable)
 
 
 def _choose_rows(stream: Stream, num_rows: int) -> list[_PackedRow]:
@@ -124,7 +132,7 @@ def _choose_rows(stream: Stream, num_rows: int) -> list[_PackedRow]:
 
 
 def _check_vocabulary(path: str, rows: list[_PackedRow]) -> None:
-    """Refuse what is no model, and a model of another tokenizer."""
+    """Refuse a path without a model, and a model of another tokenizer."""
     try:
         vocab_size = transformers.AutoConfig.from_pretrained(path).get_text_config().vocab_size
     except (OSError, ValueError) as error:
@@ -148,9 +156,24 @@ def _load_model(path: str, attention: str, dtype: torch.dtype, unavailable: dict
         return None
 
 
+def _can_show_leaks(model: Any, row: _PackedRow, tolerance: float) -> bool:
+    """Whether the last token of the first document changes later logits by more than rounding, without borders."""
+    place, positions = row.borders[1] - 1, torch.arange(row.ids.shape[1])[None]
+    changed = row.ids.clone()
+    changed[0, place] = (changed[0, place] + 1) % model.config.get_text_config().vocab_size
+    before, after = (_compute_logits(model, ids, positions)[0, place + 1 :] for ids in (row.ids, changed))
+    return bool((after - before).abs().max() > tolerance * before.abs().max())
+
+
 def _check_calls(model: Any, rows: list[_PackedRow], attention: str, tolerance: float) -> list[BorderCheck]:
     """Call a model in each way, and compare with each document alone."""
-    alone = [[_compute_logits(model, *_cut(row, *border)) for border in pairwise(row.borders)] for row in rows]
+    alone = [
+        [
+            _compute_logits(model, row.ids[:, begin:end], torch.arange(end - begin)[None])
+            for begin, end in pairwise(row.borders)
+        ]
+        for row in rows
+    ]
     calls: dict[str, list[torch.Tensor]] = {"1 row": [_compute_logits(model, row.ids, row.positions) for row in rows]}
     if len(rows) > 1:
         ids, positions = (torch.cat([getattr(row, name) for row in rows]) for name in ("ids", "positions"))
@@ -170,10 +193,6 @@ def _check_calls(model: Any, rows: list[_PackedRow], attention: str, tolerance: 
         respects = max(first) <= tolerance and max(later) <= tolerance and not np.isnan([*first, *later]).any()
         checks.append(BorderCheck(attention, call, max(later), max(first), bool(respects)))
     return checks
-
-
-def _cut(row: _PackedRow, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return row.ids[:, begin:end], torch.arange(end - begin)[None]
 
 
 def _compute_logits(model: Any, ids: torch.Tensor, positions: torch.Tensor, *, use_cache: bool = False) -> torch.Tensor:

@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from gristmill.core.checks import MAX_COUNT, check_whole_number
 from gristmill.core.errors import OutOfRangeError, UsageError
-from gristmill.core.numbers import MAX_COUNT, check_whole_number
-from gristmill.order.arrays import check_whole_numbers
-from gristmill.stream.torch.ranks import find_ranks
-from gristmill.stream.torch.wrappers import accelerate_global_batch
+from gristmill.order.permutation import check_whole_numbers
+from gristmill.stream.resumable import check_stream
+from gristmill.stream.torch.ranks import accelerate_global_batch, find_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.collate import Batch
+    from gristmill.stream.rows.sample_rows import SampleRows
     from gristmill.stream.stream import Stream
 
 Row = dict[str, Any]
 
 
-def _to_tensors(sample: dict[str, Any]) -> Row:
-    """Make tensors of the arrays of a sample."""
-    return {
-        name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
-        for name, value in sample.items()
-    }
-
-
 class TorchRows(Dataset[Row]):
-    """The rows of a stream that has an end, in its order: row i is `self[i]`, whatever the rank.
+    """The rows of a stream that has an end, in its order: row i is `self[i]`, on every rank.
 
     For `transformers.Trainer`, accelerate, Lightning and samplers, which assign rows to ranks. Rows that differ in
     length have no padding, as `DataCollatorWithPadding` and similar collators expect.
     """
 
     def __init__(self, stream: Stream) -> None:
-        if "cu_seqlens" in stream.collate.fields:
-            raise UsageError("cu_seqlens describes a batch, not a row", help="use TorchDataset or TorchLoader")
+        check_stream(stream, self, by_rows=True)
+        if "cu_seqlens" in stream.collate.fields or stream.collate.flatten:
+            raise UsageError(
+                "cu_seqlens and flatten describe a batch, not a row", help="use TorchDataset or TorchLoader"
+            )
         len(stream)  # raises an error for an endless stream
         self.stream = stream
         self.stream.accounting.share()
@@ -72,7 +68,15 @@ class TorchRows(Dataset[Row]):
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
             raise OutOfRangeError(f"rows {list(indices)} of {num_rows}")
         if self.stream.holds_samples:
-            return [_to_tensors(sample) for sample in self.stream.samples(rows)]
+            samples, batch = cast("SampleRows", self.stream.reader).take_described(rows)
+            self._count(batch)
+            return [
+                {
+                    name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+                    for name, value in sample.items()
+                }
+                for sample in samples
+            ]
         batch = self.stream.take(rows, first_row=0, next_row=0)
         self._count(batch)
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
@@ -89,8 +93,8 @@ class TorchRows(Dataset[Row]):
 
     def _count(self, batch: Batch) -> None:
         """Count rows that were read in the order of a sampler."""
-        accounting, worker = self.stream.accounting, get_worker_info()
+        worker = get_worker_info()
         if worker is None:
-            accounting.add_rows(batch)
-        elif accounting.workers is not None:
-            accounting.workers.add(batch, worker.id, None)
+            self.stream.accounting.add_rows(batch)
+        else:
+            self.stream.count_in_worker(batch, worker.id, None)

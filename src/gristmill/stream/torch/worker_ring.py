@@ -3,16 +3,15 @@
 torch sends each tensor as a file descriptor: a new segment, a new socket and a handshake, 1.2 of the 1.4 ms that a
 message takes. Here a worker makes one `memfd` with many slots, sized by its first batch, and a message is a ticket:
 which slot, and where the tensors are in it. Unpickling a ticket in the parent copies the tensors into fresh memory
-and frees the slot at once, so a batch never depends on its worker. Rows that the parent gathers in about the same time
-are not sent at all (`row_tickets`).
+and frees the slot at once, so a batch never depends on its worker.
 
     worker:  batch ─copy─▶ slot (flag 1) ─ticket─▶ queue
     parent:  ticket ─copy─▶ fresh tensors, slot free (flag 0)
 
-Nobody ever waits for a slot. If none is free, or a batch is too large, torch sends the tensors its own way. A memfd
-has no name, so nothing is left behind when either side is killed. The parent opens it as `/proc/<worker>/fd/<n>`.
-Slots that were never used take no memory, and the lowest free one is used first. Systems other than Linux send all
-tensors as torch does.
+Neither side ever waits for a slot. If none is free, or a batch is too large, torch sends the tensors its own way. A
+memfd has no name, so nothing remains when either side is killed. The parent opens it as `/proc/<worker>/fd/<n>`. Slots
+that were never used take no memory, and the lowest free one is used first. Systems other than Linux send all tensors as
+torch does.
 
 Batches are not made in their slot: the copy takes 40 of the 370 microseconds that a worker spends on a batch of 512
 KiB, and keeping slots until the last array in them is gone cost more than it.
@@ -24,7 +23,6 @@ import mmap
 import multiprocessing
 import os
 import sys
-import time
 import weakref
 from functools import cache
 from multiprocessing.reduction import ForkingPickler
@@ -35,8 +33,8 @@ import numpy as np
 import torch
 
 from gristmill.core.errors import UsageError
-from gristmill.stream.batches.collate import Batch
-from gristmill.stream.torch.tensors import make_pinned_array
+from gristmill.stream.collate import Batch
+from gristmill.stream.torch.ranks import make_pinned_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,13 +45,15 @@ _NUM_SLOTS = 64
 _ROOM = 4
 """A slot has room for this many times the first batch: rows that differ in length make batches of different sizes."""
 _PAGE = mmap.PAGESIZE
-"""The first page holds the flags of the slots, and behind them `ParentCosts`."""
+"""The first page holds the flags of the slots."""
 _ALIGNMENT = 64
 _TYPES = {
     getattr(torch, name)
     for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 }
 """The types of tensors that NumPy has too."""
+_rings: dict[RingPlace, mmap.mmap] = {}
+"""The rings that this process has mapped."""
 
 Place = tuple[str, str, tuple[int, ...], int]
 """The name, type and shape of a tensor, and where it begins in its slot."""
@@ -66,11 +66,11 @@ class RingPlace(NamedTuple):
     fd: int
     """The descriptor of the ring in the worker."""
     name: str
-    """A name of its own: a later process may have the same number."""
+    """A unique name: a later process may have the same number."""
 
 
 class Ticket(NamedTuple):
-    """The message that a worker sends in place of tensors."""
+    """The message that a worker sends instead of tensors."""
 
     ring: RingPlace
     slot: int
@@ -79,29 +79,6 @@ class Ticket(NamedTuple):
     rest: dict[str, Any]
     """The items of the batch that are not in the slot."""
     attributes: dict[str, Any]
-
-
-COPY, GATHER, SLOW = range(3)
-
-
-class ParentCosts:
-    """Numbers in a ring that the parent writes and its worker reads: what batches cost the parent."""
-
-    def __init__(self, memory: mmap.mmap) -> None:
-        self._numbers = np.ndarray(3, np.int64, memory, _NUM_SLOTS)
-
-    def note(self, kind: int, nanoseconds: int) -> None:
-        """Note the processor time of one batch, copied (`COPY`) or gathered (`GATHER`)."""
-        self._numbers[kind] = min(nanoseconds, int(self._numbers[kind]) or nanoseconds)
-
-    def note_slow(self) -> None:
-        """Note that a batch should rather have been copied."""
-        self._numbers[SLOW] += 1
-
-    def read(self) -> tuple[int, int, int]:
-        """Return the least times of a copy and of a gather (0: there was none yet), and the number of slow gathers."""
-        copy, gather, num_slow = self._numbers.tolist()
-        return copy, gather, num_slow
 
 
 class WorkerRing:
@@ -113,7 +90,6 @@ class WorkerRing:
         self.place = RingPlace(os.getpid(), os.memfd_create(name, os.MFD_CLOEXEC), name)
         os.ftruncate(self.place.fd, _PAGE + _NUM_SLOTS * self.slot_bytes)
         self._memory = mmap.mmap(self.place.fd, 0)
-        self.costs = ParentCosts(self._memory)
 
     def copy_in(self, arrays: dict[str, NDArray[Any]]) -> tuple[int, list[Place]] | None:
         """Copy arrays into the lowest free slot; None: there is none."""
@@ -158,21 +134,16 @@ class BatchSender:
         return self.ring
 
 
-def send_by_ring() -> BatchSender | None:
-    """Send the batches of this process, a worker of a DataLoader, through a ring; None: this system has none."""
-    return _register_sender(os.getpid()) if sys.platform == "linux" else None
+def send_by_ring() -> None:
+    """Send the batches of this process, a worker of a DataLoader, through a ring, if this system has one."""
+    if sys.platform == "linux":
+        _register_sender(os.getpid())
 
 
 @cache
-def _register_sender(process: int) -> BatchSender:  # noqa: ARG001  (one for each process: a forked one has none yet)
-    sender = BatchSender()
+def _register_sender(process: int) -> None:  # noqa: ARG001  (one for each process: a forked one has none yet)
     # Only the pickler of queues between processes: a user's own pickle of a batch holds its tensors.
-    ForkingPickler.register(Batch, sender.reduce_batch)
-    return sender
-
-
-_rings: dict[RingPlace, mmap.mmap] = {}
-"""The rings that this process has mapped."""
+    ForkingPickler.register(Batch, BatchSender().reduce_batch)
 
 
 def _align(num_bytes: int) -> int:
@@ -200,28 +171,21 @@ def _make_batch(items: dict[str, Any], attributes: dict[str, Any]) -> Batch:
 
 def _redeem(*fields: Any) -> Batch:
     """Copy the tensors of a ticket out of their slot, and free it."""
-    started = time.thread_time_ns()
     ticket = Ticket(*fields)
-    memory = map_ring(ticket.ring)
+    memory = _map_ring(ticket.ring)
     start = _PAGE + ticket.slot * ticket.slot_bytes
-    new = choose_memory()  # not with torch, which would start threads to copy so little
+    # Not with torch, which would start threads to copy so little.
+    new: Callable[..., Any] = make_pinned_array if torch.cuda.is_initialized() else np.empty  # type: ignore[no-untyped-call]
     items = {}
     for name, dtype, shape, offset in ticket.places:
         array = new(shape, dtype)
         np.copyto(array, np.ndarray(shape, dtype, memory, start + offset))
         items[name] = torch.from_numpy(array)
     memory[ticket.slot] = 0
-    batch = _make_batch({**items, **ticket.rest}, ticket.attributes)
-    ParentCosts(memory).note(COPY, time.thread_time_ns() - started)
-    return batch
+    return _make_batch({**items, **ticket.rest}, ticket.attributes)
 
 
-def choose_memory() -> Callable[..., Any]:
-    """Return what makes the arrays of a batch in the parent."""
-    return make_pinned_array if torch.cuda.is_initialized() else np.empty  # type: ignore[no-untyped-call]
-
-
-def map_ring(place: RingPlace) -> mmap.mmap:
+def _map_ring(place: RingPlace) -> mmap.mmap:
     """Map the ring of a worker process, once. It is unmapped when the worker's process object is gone."""
     if (mapped := _rings.get(place)) is not None:
         return mapped

@@ -1,1 +1,1 @@
-"""Streams inside the trainers of other libraries: one module for each, imported only by who uses that library."""
+"""Streams inside the trainers of other libraries: one module for each, imported only by users of that library."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from accelerate import Accelerator
 
-    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.collate import Batch
     from gristmill.stream.stream import Stream
 
 __all__ = ["AccelerateLoader"]
@@ -32,7 +32,7 @@ class AccelerateLoader(TorchLoader, DataLoaderStateMixin):  # type: ignore[misc]
     batch and steps of accumulation.
     """
 
-    def __init__(self, accelerator: Accelerator, stream: Stream, batch_size: int, **options: Any) -> None:
+    def __init__(self, accelerator: Accelerator, stream: Stream, batch_size: int | None = None, **options: Any) -> None:
         parallel = getattr(accelerator, "parallelism_config", None)
         group_size = 1 if parallel is None else parallel.non_data_parallel_size
         rank, world_size = accelerator.process_index // group_size, accelerator.num_processes // group_size

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gristmill.core.checks import MAX_COUNT, check_whole_number
 from gristmill.core.errors import OutOfRangeError, UsageError
-from gristmill.core.numbers import MAX_COUNT, check_whole_number
+from gristmill.stream.resumable import check_stream
 
 if TYPE_CHECKING:
     from gristmill.stream.stream import Stream
@@ -26,8 +27,9 @@ class GrainSource:
     """
 
     def __init__(self, stream: Stream) -> None:
-        if "cu_seqlens" in stream.collate.fields:
-            raise UsageError("cu_seqlens describes a batch, not a row", help="leave it out of the fields")
+        check_stream(stream, self, by_rows=True)
+        if "cu_seqlens" in stream.collate.fields or stream.collate.flatten:
+            raise UsageError("cu_seqlens and flatten describe a batch, not a row", help="leave them out")
         len(stream)  # raises an error for an endless stream
         self._stream = stream
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningDataModule
 
+from gristmill.stream.resumable import check_stream
 from gristmill.stream.torch.loader import TorchLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gristmill.stream.batches.collate import Batch
+    from gristmill.stream.collate import Batch
     from gristmill.stream.stream import Stream
 
 __all__ = ["StreamDataModule"]
@@ -30,9 +31,10 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # lightning 
     """
 
     def __init__(
-        self, stream: Stream, batch_size: int, validation: Stream | None = None, **loader_options: Any
+        self, stream: Stream, batch_size: int | None = None, validation: Stream | None = None, **loader_options: Any
     ) -> None:
         super().__init__()
+        check_stream(stream, self)
         self.stream = stream
         self._validation = validation
         self._batch_size = batch_size
@@ -45,10 +47,10 @@ class StreamDataModule(LightningDataModule):  # type: ignore[misc]  # lightning 
 
     def val_dataloader(self) -> Any:
         """Make the loader of the validation rows, which begins at row 0 each time."""
-        return [] if self._validation is None else FromTheBeginning(self._validation, self._batch_size)
+        return [] if self._validation is None else TorchLoader(self._validation, self._batch_size, restart=True)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Take down which batch is trained next. Lightning calls this for every batch."""
+        """Note which batch is trained next. Lightning calls this for every batch."""
         del dataloader_idx
         if self.trainer is not None and self.trainer.training:
             self._next_row = batch.next_row
@@ -81,17 +83,3 @@ class LoaderWithoutLength:
     def __iter__(self) -> Iterator[Batch]:
         self._module.begin_pass()
         return iter(self._loader)
-
-
-class FromTheBeginning:
-    """A stream that is read whole at each iteration."""
-
-    def __init__(self, stream: Stream, batch_size: int) -> None:
-        self._loader = TorchLoader(stream, batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        self._loader.stream.position.move_to(0)
-        return iter(self._loader)
-
-    def __len__(self) -> int:
-        return len(self._loader)

@@ -8,13 +8,14 @@ all ranks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from torchtitan.components.data.loader import BaseDataLoader
 
 from gristmill.core.errors import UsageError
-from gristmill.stream.batches.collate import Collate
+from gristmill.stream.collate import Collate
+from gristmill.stream.lanes.arguments import DEFAULT_CACHE_BYTES
 from gristmill.stream.stream import Stream
 from gristmill.stream.torch.loader import TorchLoader
 
@@ -29,16 +30,27 @@ class StreamDataLoader(BaseDataLoader):  # type: ignore[misc]  # torchtitan is n
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):  # type: ignore[misc]
-        """The arguments of `Stream` that a training chooses; the trainer passes ranks and sizes."""
+        """The arguments of `Stream` that a training chooses, by their names; the trainer passes ranks and sizes."""
 
         data: Any = ""
         """A folder, a URL, or several by name, as for `Stream`."""
         seed: int = 0
         mixture: Any = None
+        weights_in: str = "rows"
         split: str | None = None
+        sources: Any = None
+        shuffle: Any = True
         epochs: float | None = None
+        rows: int | None = None
+        tokens: int | None = None
+        rows_per_epoch: int | None = None
+        max_epochs: Any = None
+        drop_last: bool = False
         balance: bool = False
+        cache: str | None = None
+        cache_bytes: int = DEFAULT_CACHE_BYTES
         num_threads: int = 1
+        """The threads that make batches in advance; this one is of `TorchLoader`."""
 
     def __init__(
         self,
@@ -53,15 +65,13 @@ class StreamDataLoader(BaseDataLoader):  # type: ignore[misc]  # torchtitan is n
         del others  # the tokenizer: rows are tokens already
         # The first token of a document must not be predicted from another document.
         collate = Collate(fields=("input_ids", "labels", "position_ids"), labels="shifted", learn_first_token=False)
-        self._stream = Stream(
-            config.data,
-            seed=config.seed,
-            mixture=config.mixture,
-            split=config.split,
-            epochs=config.epochs,
-            balance=config.balance,
-            collate=collate,
-        )
+        own = (*(field.name for field in fields(BaseDataLoader.Config)), "data", "num_threads")
+        arguments = {
+            field.name: getattr(config, field.name)
+            for field in fields(StreamDataLoader.Config)
+            if field.name not in own
+        }
+        self._stream = Stream(config.data, collate=collate, **arguments)
         batch_size = _count_rows(self._stream.row_length, num_tokens_per_batch, max_context_length)
         self._loader = TorchLoader(
             self._stream, batch_size, rank=dp_rank, world_size=dp_world_size, num_threads=config.num_threads

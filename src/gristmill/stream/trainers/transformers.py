@@ -5,14 +5,16 @@ skipped. If the global batch has changed since, rows come twice or never. Here t
 stream, which is a row number. From it follow the rest of the epoch, the number of steps that are left, and
 `state.epoch`.
 
-Written against transformers 5.22: `_init_training_state` and `_run_epoch` are its inner methods. If a version has no
-such methods, the class cannot be made.
+Written against transformers 5.22: `_init_training_state`, `_prepare_input` and `_run_epoch` are its inner methods. If a
+version has no such methods, the class cannot be made.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,9 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from gristmill.core.errors import UsageError
-from gristmill.stream.torch.epochs import count_pass_steps
+from gristmill.stream.collate import Batch
+from gristmill.stream.resumable import check_stream
+from gristmill.stream.torch.dataset import count_pass_steps
 from gristmill.stream.torch.loader import TorchLoader
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamTrainer", "StreamTrainerMixin"]
 
-for _name in ("_init_training_state", "_run_epoch", "set_initial_training_values"):
+for _name in ("_init_training_state", "_prepare_input", "_run_epoch", "set_initial_training_values"):
     if not hasattr(Trainer, _name):
         raise ImportError(f"StreamTrainer needs a Trainer with {_name}, as in transformers 5.22")
 
@@ -80,12 +84,23 @@ class StreamTrainerMixin:
         _train_batch_size: int
 
     def __init__(self, *args: Any, stream: Stream, **options: Any) -> None:
+        check_stream(stream, self)
+        arguments = inspect.signature(super().__init__).bind_partial(*args, **options).arguments
+        if arguments.get("train_dataset") is None:
+            options |= _make_stand_in(super().__init__, stream)
         super().__init__(*args, **options)
         if self.args.dataloader_drop_last != stream.arguments.drop_last:
             wanted = self.args.dataloader_drop_last
             raise UsageError(
                 f"dataloader_drop_last is {wanted}, but the stream has drop_last={stream.arguments.drop_last}",
                 help=f"write Stream(…, drop_last={wanted})",
+            )
+        ignored = [name for name in ("cu_seqlens", "document_ids") if name in stream.collate.fields]
+        if ignored and not stream.collate.flatten:
+            warnings.warn(
+                f"models of transformers ignore {' and '.join(ignored)}, so tokens see other documents of their row; "
+                'write Collate(fields=("input_ids", "labels", "position_ids", "cu_seqlens"), flatten=True)',
+                stacklevel=2,
             )
         self.stream = stream
         self._first_state: Mapping[str, Any] = stream.state_dict()
@@ -133,11 +148,18 @@ class StreamTrainerMixin:
         group_size = 1 if parallel is None else parallel.non_data_parallel_size
         return TorchLoader(
             self.stream,
-            self._train_batch_size,
+            self._train_batch_size if self.stream.token_batches is None else None,
             rank=self.args.process_index // group_size,
             world_size=self.args.world_size // group_size,
             num_threads=max(self.args.dataloader_num_workers, 1),
         )
+
+    def _prepare_input(self, data: Any) -> Any:
+        """Move a batch to the device, and keep its attributes, which `type(data)({…})` loses."""
+        prepared = super()._prepare_input(data)  # type: ignore[misc]
+        if isinstance(data, Batch):
+            vars(prepared).update(vars(data))
+        return prepared
 
     def set_initial_training_values(self, args: Any, dataloader: TorchLoader) -> tuple[Any, ...]:
         """Count epochs and steps by rows: those of the checkpoint, and those that are left with today's batch size."""
@@ -180,6 +202,19 @@ class StreamTrainerMixin:
         return super()._run_epoch(train_dataloader=train_dataloader, **options)  # type: ignore[misc]
 
 
+def _make_stand_in(init: Any, stream: Stream) -> dict[str, Any]:
+    """Make the argument `train_dataset` for a Trainer that insists on one, as TRL's: a row that is never trained.
+
+    Such a Trainer looks at its columns, and prepares it. What is trained comes from `get_train_dataloader`.
+    """
+    if getattr(init, "__func__", None) is Trainer.__init__ or "datasets" not in sys.modules:
+        return {}
+    ids = stream.rows(0, 1)["input_ids"].ravel().tolist()
+    # All of them are labels: TRL drops rows without any, and an empty dataset is refused.
+    columns = {"input_ids": [ids], "labels": [ids]}
+    return {"train_dataset": sys.modules["datasets"].Dataset.from_dict(columns)}
+
+
 def _find_last_row(stream: Stream, epochs: float) -> int:
     """Find the row after the last one of this many epochs."""
     epoch_rows = stream.passes.epoch_rows or stream.passes.num_rows
@@ -207,8 +242,7 @@ def _count_updates(stream: Stream, row: int, last_row: int | None, global_size: 
     num_updates = 0
     while row < last_row:
         end = stream.passes.end_of(row) or last_row
-        num_rows = min(end, last_row) - row
-        steps = num_rows // global_size if stream.arguments.drop_last else math.ceil(num_rows / global_size)
+        steps = stream.passes.count_steps(row, min(end, last_row), global_size)
         num_updates += math.ceil(steps / accumulated)
         row = end
     return num_updates
@@ -217,6 +251,6 @@ def _count_updates(stream: Stream, row: int, last_row: int | None, global_size: 
 class StreamTrainer(StreamTrainerMixin, Trainer):  # type: ignore[misc]  # transformers is not checked
     """A `Trainer` that trains on a stream: `StreamTrainer(model, args, stream=stream)`.
 
-    `train(resume_from_checkpoint=True)` continues with the row after the last one that was trained, whatever the
-    number of ranks, the batch size and the accumulation are now.
+    `train(resume_from_checkpoint=True)` continues with the row after the last one that was trained, with any number of
+    ranks, batch size and accumulation.
     """

@@ -1,7 +1,7 @@
 r"""Images in conversations: which ones a record refers to, where they stand, and what is written for them.
 
     OpenAI      {"type": "image_url", "image_url": {"url": "cats/1.jpg"}}, or {"type": "image", "image": "cats/1.jpg"}
-    ShareGPT    "<image>\nWhat is this?", and beside the conversation "images": ["cats/1.jpg"]
+    ShareGPT    "<image>\nWhat is this?", and next to the conversation "images": ["cats/1.jpg"]
 
 Both become parts of a message, `{"type": "image", "image": "cats/1.jpg"}`, which templates of such models read. Of a
 template that does not know of images, contents are texts with a mark for each image; the mark becomes the placeholder
@@ -14,20 +14,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gristmill.text.chats.rendered_record import Example
-from gristmill.text.chats.shapes import NotAChat, is_image_part
+from gristmill.text.chats.options import Example
+from gristmill.text.chats.shapes import IMAGE_KEYS, IMAGE_TAG, NotAChat, is_image_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gristmill.text.chats.jinja import Message
     from gristmill.text.chats.shapes import Conversation
+    from gristmill.text.chats.templates import Message
 
 MARK = "\ufdda"
-_TAG = "<image>"
-_TAGS = re.compile(r"(<image>)")
-IMAGE_KEYS = ("images", "image")
-"""Keys of records that list images."""
+_TAGS = re.compile(f"({IMAGE_TAG})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +55,12 @@ class ChatImages:
     def _read_message(self, message: Any, index: int, waiting: _ImageQueue) -> Any:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, str):
-            if not waiting.is_used or _TAG not in content:
+            if not waiting.is_used or IMAGE_TAG not in content:
                 return message
             parts = [
-                {"type": "image", "image": self._check(waiting.take(index))} if piece == _TAG else _make_text(piece)
+                {"type": "image", "image": self._check(waiting.take(index))}
+                if piece == IMAGE_TAG
+                else {"type": "text", "text": piece}
                 for piece in _TAGS.split(content)
                 if piece
             ]
@@ -117,7 +116,7 @@ class ChatImages:
         return Example(text, trained, literals, move(example.last_answer), tuple(names))
 
     def _find_places(self, text: str, literals: list[tuple[int, int]], *, inlines: bool) -> list[tuple[int, int]]:
-        """Find the placeholders or marks of a text, without those that somebody has written."""
+        """Find the placeholders or marks of a text, without those that someone wrote."""
         needle = MARK if inlines else self.placeholder
         spans = [match.span() for match in re.finditer(re.escape(needle), text)]
         return [span for span in spans if not any(span[0] < end and start < span[1] for start, end in literals)]
@@ -139,7 +138,7 @@ class ChatImages:
 
 
 class _ImageQueue:
-    """The images that a record lists beside its messages."""
+    """The images that a record lists next to its messages."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         listed: Any = next((record[key] for key in IMAGE_KEYS if record.get(key)), [])
@@ -154,10 +153,6 @@ class _ImageQueue:
 
 def _is_image(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") in ("image", "image_url")
-
-
-def _make_text(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text}
 
 
 def _find_name(part: Mapping[str, Any]) -> str | None:

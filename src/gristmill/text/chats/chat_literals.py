@@ -1,4 +1,4 @@
-"""Special tokens that somebody has written into a conversation. They are found so that they are encoded as plain text.
+"""Special tokens that someone wrote into a conversation. They are found so that they are encoded as plain text.
 
 A user who writes `<|im_end|>` must not end the turn. The conversation is rendered once more with marks around each such
 token. Without the marks that must be the real rendering, and then the marks show where the tokens are: all others are
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.shapes import TOOL, USER, NotAChat
-from gristmill.text.tokenizers.special_tokens.special_literals import MAX_BEGINNINGS, find_beginnings
+from gristmill.text.tokenizers.special_tokens import MAX_BEGINNINGS, compile_tokens, find_beginnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gristmill.text.chats.jinja import ChatTemplate, Message
     from gristmill.text.chats.shapes import Conversation
+    from gristmill.text.chats.templates import ChatTemplate, Message
 
 _OPEN, _CLOSE, _BORDER = "\ufdd4", "\ufdd5", "\ufdd8"
 _MARKS = re.compile(f"[{_OPEN}{_CLOSE}{_BORDER}]")
@@ -30,8 +31,8 @@ class ChatLiterals:
     def __init__(self, tokens: Iterable[str], unmarked: Iterable[str] = ()) -> None:
         """`unmarked` are control tokens that are not marked as special: assistants may write them, users may not."""
         special = list(tokens)
-        self._special = _compile_tokens(special)
-        self._pattern = _compile_tokens([*special, *unmarked])
+        self._special = compile_tokens(special)
+        self._pattern = compile_tokens([*special, *unmarked])
         beginnings = find_beginnings([token for token in (*special, *unmarked) if token])
         self._beginnings = beginnings if len(beginnings) <= MAX_BEGINNINGS else [""]
 
@@ -48,8 +49,7 @@ class ChatLiterals:
             raise NotAChat("special_token", "the template changes a text that holds a special token of the tokenizer")
         # The marks before it are not in the text, so each position moves back by their number.
         positions = [(mark.group(), mark.start() - number) for number, mark in enumerate(_MARKS.finditer(marked))]
-        ends = [position for mark, position in positions if mark != _BORDER]
-        literals = list(zip(ends[::2], ends[1::2], strict=True))
+        literals = self._pair_marks(text, [(mark, position) for mark, position in positions if mark != _BORDER])
         borders = [position for mark, position in positions if mark == _BORDER]
         return sorted([*literals, *self._find_across_parts(text, borders)]) if borders else literals
 
@@ -68,6 +68,22 @@ class ChatLiterals:
         """Find the tokens in words of the assistant."""
         return [token.span() for token in self._special.finditer(words)] if self._special is not None else []
 
+    def _pair_marks(self, text: str, positions: list[tuple[str, int]]) -> list[tuple[int, int]]:
+        """Find the tokens between two marks.
+
+        A mark without its other half is left of a token that the template took out, such as a thought of an earlier
+        turn: the text before or after it is what the template kept.
+        """
+        assert self._pattern is not None
+        literals = []
+        for (opening, start), (closing, end) in pairwise(positions):
+            if (opening, closing) != (_OPEN, _CLOSE):
+                continue
+            if self._pattern.fullmatch(text, start, end) is None:
+                raise NotAChat("special_token", "the template changes a special token of the tokenizer in a text")
+            literals.append((start, end))
+        return literals
+
     def _find_across_parts(self, text: str, borders: list[int]) -> Iterator[tuple[int, int]]:
         """Find tokens that begin in one part of a message and end in another."""
         assert self._pattern is not None
@@ -84,7 +100,7 @@ class ChatLiterals:
         if isinstance(content, list):  # a template writes parts one after the other
             marked = dict(marked)
             marked["content"] = [
-                {**part, "text": f"{_BORDER}{part['text']}{_BORDER}"} if "text" in part else part
+                {**part, "text": _mark_borders(part["text"])} if isinstance(part.get("text"), str) else part
                 for part in marked["content"]
             ]
         return marked
@@ -101,6 +117,10 @@ class ChatLiterals:
         return value
 
 
-def _compile_tokens(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    longest_first = sorted((token for token in tokens if token), key=lambda token: (-len(token), token))
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+def _mark_borders(text: str) -> str:
+    """Mark where the text of a part begins and ends, inside of the space around it: templates strip it."""
+    words = text.strip()
+    if not words:
+        return text
+    before, _, after = text.partition(words)
+    return f"{before}{_BORDER}{words}{_BORDER}{after}"

@@ -1,28 +1,42 @@
 """Checks of a chat template on real chats, for the faults that silently ruin training.
 
 Problems stop a run, and each says what to do. Notes are printed with the plan.
+
+A tally of the answers in a sample: how many are lost, by kind, and for how many the prompt differs.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.chats.chat_options import AS_PROMPTED, TRAIN_ALL, TRAIN_MARKED
-from gristmill.text.chats.jinja import TemplateError
-from gristmill.text.chats.quoted_arguments import QUOTED_ARGUMENTS, QUOTED_HELP, QUOTED_MESSAGE
+from gristmill.text.chats.answers import HistoryRewritten
+from gristmill.text.chats.conversation_checks import QUOTED_ARGUMENTS, QUOTED_HELP, QUOTED_MESSAGE
+from gristmill.text.chats.options import (
+    ANSWER_KINDS,
+    AS_PROMPTED,
+    AS_RENDERED,
+    TRAIN_ALL,
+    TRAIN_ASSISTANT,
+    TRAIN_AUTO,
+    TRAIN_MARKED,
+    classify_answer,
+)
 from gristmill.text.chats.reasoning import find_open_tag, find_reasoning, find_written_thought, has_closed_thought
-from gristmill.text.chats.shapes import NotAChat, parse_conversation
-from gristmill.text.chats.tally import AnswerCounts, AnswerTally, PromptDifference
+from gristmill.text.chats.shapes import NotAChat, list_shapes
+from gristmill.text.chats.template_facts import REASONING_SWITCHES
+from gristmill.text.chats.templates import TemplateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gristmill.text.chats.example_maker import ExampleMaker
-    from gristmill.text.chats.rendered_record import Example, RenderedRecord
+    from gristmill.text.chats.options import Example, RenderedRecord
 
 
 _LAST_TOKEN = re.compile(r"<[^<>\s]{1,40}>$")
@@ -34,6 +48,28 @@ class TemplateProblem(msgspec.Struct, frozen=True):
     name: str
     message: str
     help: str
+
+
+class PromptDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """A difference between the prompt for an answer and its rendering."""
+
+    num_answers: int
+    """Number of answers in the sample."""
+    num_differing: int
+    """How many of them differ."""
+    prompt: str
+    """How the prompt ends, for the first answer that differs."""
+    rendered: str
+    """What the rendering has there."""
+    switch: str = ""
+    """A variable of the template with which the two would agree: `enable_thinking: false`."""
+
+
+class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of answers of one kind in the sample, and how many of them are lost."""
+
+    num_answers: int
+    num_lost: int
 
 
 class TemplateReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +162,14 @@ def _find_token_problems(
     bos = variables.get("bos_token")
     # Some models end turns with the token that others begin with.
     ends_turns = bos == maker.usual_finder.turns.ending.token
-    if bos and not ends_turns and any(_count_written(example, bos) > 1 for example in examples):
+    if (
+        bos
+        and not ends_turns
+        and any(
+            (example.text.count(bos) - sum(example.text[start:end] == bos for start, end in example.literals)) > 1
+            for example in examples
+        )
+    ):
         yield TemplateProblem(
             "double_bos",
             f"the template writes the begin token {bos} more than once in a conversation",
@@ -138,7 +181,7 @@ def _find_token_problems(
         yield TemplateProblem(
             "no_end_of_turn",
             "the template writes nothing at the end of an answer: a model trained on it would not learn to stop",
-            "append_eos: true puts the tokenizer's end token behind the last answer and trains it; or use a template "
+            "append_eos: true puts the tokenizer's end token after the last answer and trains it; or use a template "
             "that ends turns with a token; or accept it with train_end_of_turn: false",
         )
     elif options.train_end_of_turn and options.train_on != TRAIN_ALL:
@@ -148,13 +191,8 @@ def _find_token_problems(
                 "end_of_turn_not_trained",
                 f"in {num_open} of {len(examples)} sample examples an answer is trained without its end of turn, "
                 f"{maker.usual_finder.turns.ending.token!r}",
-                "put it into the template's generation tags, right behind the answer; or train_end_of_turn: false",
+                "put it into the template's generation tags, right after the answer; or train_end_of_turn: false",
             )
-
-
-def _count_written(example: Example, token: str) -> int:
-    """Count how often the template itself writes a token."""
-    return example.text.count(token) - sum(example.text[start:end] == token for start, end in example.literals)
 
 
 def _find_unknown_tokens(
@@ -165,7 +203,7 @@ def _find_unknown_tokens(
     if used:
         yield TemplateProblem(
             "unknown_tokens",
-            f"the template writes {', '.join(used[:5])}, which only tokenizer_config.json adds (or another file beside "
+            f"the template writes {', '.join(used[:5])}, which only tokenizer_config.json adds (or a file next to "
             "tokenizer.json): tokenizer.json would encode it letter by letter",
             "save the tokenizer with all of its tokens: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
         )
@@ -178,7 +216,7 @@ def _find_lost_reasoning(maker: ExampleMaker, records: Sequence[Mapping[str, Any
     num_lost = 0
     for record in records:
         try:
-            conversation = parse_conversation(record, maker.options.shape)
+            conversation = maker.parse(record)
             message = conversation.answers()[-1]
             reasoning = find_reasoning(conversation.messages[message])
             turns = maker.choose_finder(conversation).turns
@@ -264,20 +302,147 @@ def _list_notes(
         methods.append(f"prefixes for {counters['found_by_prefixes']} of {len(records)} sample records (slower)")
     yield f"template: answers are found by {', '.join(methods)}"
     if counters["split_turns"]:
-        why = (
-            "answers are written behind their prompts" if counters["prompted_answers"] else "it rewrites earlier turns"
-        )
+        why = "answers are written after their prompts" if counters["prompted_answers"] else "it rewrites earlier turns"
         yield (
-            f"template: {why}, so each answer becomes an example of its own: "
+            f"template: {why}, so each answer becomes a separate example: "
             f"{counters['split_turns']} from the sample's records"
         )
     if counters["special_literals"]:
         yield f"template: {counters['special_literals']} special tokens written in sample records are encoded as text"
+    if counters["answers_in_prompts"] and options.train_on in (TRAIN_AUTO, TRAIN_ASSISTANT):
+        effect = (
+            "are not trained, as in TRL; train_on: assistant trains them, too"
+            if options.train_on == TRAIN_AUTO
+            else "are trained; TRL trains only the completion, and so does train_on: auto"
+        )
+        yield f"template: {counters['answers_in_prompts']} answers inside the prompts of sample records {effect}"
     if counters["ignored_train_marks"] and options.train_on != TRAIN_MARKED:
-        yield "template: records mark messages with `train`, which is ignored; train_on: marked uses the marks"
+        yield (
+            f"template: {counters['ignored_train_marks']} sample answers with `train: false` or `weight: 0` are "
+            "trained; train_on: marked uses the marks"
+        )
     if counters["answer_left_out"]:
-        yield f"template: it leaves out words of {counters['answer_left_out']} sample answers, as text beside calls"
+        yield f"template: it leaves out words of {counters['answer_left_out']} sample answers, as text next to calls"
     if counters["reasoning_left_out"]:
         yield f"template: it leaves out the reasoning of {counters['reasoning_left_out']} sample messages"
     if any(record.get("tools") for record in records) and "tools" not in maker.finder_with_tools.template.source:
         yield "template: records define tools, which the template does not write"
+
+
+_SHOWN_CHARS = 40
+
+
+class AnswerTally:
+    """Counts the answers of a sample, those that are lost, and those for which the prompt differs."""
+
+    def __init__(self, maker: ExampleMaker) -> None:
+        self._maker = maker
+        self._answers: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
+        self._unread: Counter[str] = Counter()
+        self._shapes: Counter[tuple[str, ...]] = Counter()
+        self._num_differing = 0
+        self._first_differing: Mapping[str, Any] | None = None
+
+    def add(self, record: Mapping[str, Any], rendered: RenderedRecord | None) -> None:
+        """Count the answers of a record; `rendered` is None if it was refused."""
+        try:
+            conversation = self._maker.parse(record)
+        except NotAChat:
+            return
+        if "several_shapes" in conversation.notes:
+            self._shapes[tuple(list_shapes(record))] += 1
+        self._unread.update(conversation.unread)
+        kinds = [classify_answer(conversation, message) for message in conversation.answers()]
+        counts = Counter[str]()
+        for name, count in rendered.counts if rendered is not None else ():
+            counts[name] += count
+        self._answers.update(kinds)
+        lost = Counter({kind: counts[f"lost_{kind}"] for kind in ANSWER_KINDS})
+        is_counted = rendered is not None and (rendered.examples or lost.total())
+        self._lost.update(lost if is_counted else Counter(kinds))
+        num_differing = counts["prompt_differs"] + counts["prompted_answers"]
+        if rendered is not None and "prompt_differs" in rendered.dropped:
+            num_differing += lost.total()
+        self._num_differing += num_differing
+        if num_differing and self._first_differing is None:
+            self._first_differing = record
+
+    def counts(self) -> dict[str, AnswerCounts]:
+        """Return the numbers by kind."""
+        return {
+            kind: AnswerCounts(num_answers=self._answers[kind], num_lost=self._lost[kind])
+            for kind in ANSWER_KINDS
+            if self._answers[kind]
+        }
+
+    @cached_property
+    def difference(self) -> PromptDifference | None:
+        """The difference that the first differing record shows; None if no prompt differs."""
+        record = self._first_differing
+        shown = _show_difference(self._maker.with_options(prompt=AS_RENDERED), record) if record is not None else None
+        if record is None or shown is None:
+            return None
+        return PromptDifference(
+            num_answers=self._answers.total(),
+            num_differing=self._num_differing,
+            prompt=shown[0],
+            rendered=shown[1],
+            switch=self._find_switch(record),
+        )
+
+    def _find_switch(self, record: Mapping[str, Any]) -> str:
+        """Find a variable of the template with which prompt and rendering agree."""
+        variables = self._maker.options.template_variables
+        source = self._maker.usual_finder.template.source
+        for name, value in product(REASONING_SWITCHES, (False, True)):
+            if name not in source or name in variables:
+                continue
+            other_maker = self._maker.with_options(prompt=AS_RENDERED, template_variables={**variables, name: value})
+            try:
+                rendered = other_maker.make(record)
+            except NotAChat:
+                continue
+            counted = {name for name, _ in rendered.counts}
+            if rendered.examples and not counted & {"prompt_differs", "reasoning_left_out"}:
+                return f"{name}: {str(value).lower()}"
+        return ""
+
+    def notes(self) -> Iterator[str]:
+        """List notes for the user."""
+        difference = self.difference
+        if difference is not None:
+            helps = f"; chat_template_kwargs: {{{difference.switch}}} makes them agree" if difference.switch else ""
+            yield (
+                f"template: for {difference.num_differing} of {difference.num_answers} sample answers the prompt "
+                f"differs from the rendering: it ends with {difference.prompt!r}, and the rendering has "
+                f"{difference.rendered!r} (prompt: {self._maker.options.prompt}{helps})"
+            )
+        if self._unread:
+            fields = ", ".join(f"{name} ({count})" for name, count in self._unread.most_common(8))
+            yield f"template: fields of sample messages that may be marks, and have no effect: {fields}"
+        for shapes, count in self._shapes.most_common():
+            names = " and ".join(shapes)
+            yield f"template: {count} sample records have {names}: {shapes[0]} is read; set `shape` to choose"
+        lost = [f"{self._lost[kind]} of {self._answers[kind]} ({kind})" for kind in ANSWER_KINDS if self._lost[kind]]
+        if lost:
+            yield f"template: sample answers that would not be trained: {', '.join(lost)}"
+
+
+def _show_difference(maker: ExampleMaker, record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Show how the prompt for the first differing answer ends, and what the rendering has; None: none differs."""
+    conversation = maker.parse(record)
+    turns = maker.choose_finder(conversation).turns
+    for message in conversation.answers():
+        part = conversation.first(message + 1)
+        try:
+            text = turns.render(part)
+            answer = turns.find_last_borders(part, text)
+            prompt = turns.prompt(part, message)
+        except (TemplateError, HistoryRewritten):
+            continue
+        if answer.differs:
+            header = len(prompt) - len(answer.missing)
+            shown = max(0, header - _SHOWN_CHARS)
+            return prompt[shown:], text[max(0, answer.start - header + shown) : answer.start + _SHOWN_CHARS]
+    return None

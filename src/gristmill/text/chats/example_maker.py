@@ -1,50 +1,56 @@
 """From a record to its examples: one text per conversation or per turn, and which of its characters are trained on.
 
 A conversation becomes one example where its template writes every turn as it wrote it when it was the last. Otherwise
-each answer becomes an example of its own, with the prompt that the model will see.
+each answer becomes a separate example, with the prompt that the model will see.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.chats.answers.answer import Answer, HistoryRewritten, MessageNotRendered, append_end_token
-from gristmill.text.chats.answers.skeletons import AnswerFinder
+from gristmill.text.chats.answers import Answer, HistoryRewritten, MessageNotRendered, append_end_token
 from gristmill.text.chats.chat_literals import ChatLiterals
-from gristmill.text.chats.chat_options import (
+from gristmill.text.chats.conversation_checks import (
+    check_conversation,
+    count_lost_answers,
+    count_lost_reasoning,
+    find_lost_call,
+    loses_reasoning,
+    refuse_quoted_arguments,
+)
+from gristmill.text.chats.fit_to_length import LengthFitter
+from gristmill.text.chats.options import (
     AS_PROMPTED,
     REFUSE,
     SPLIT_ALWAYS,
     SPLIT_AUTO,
     TRAIN_ALL,
+    TRAIN_ASSISTANT,
     TRAIN_LAST,
     TRAIN_MARKED,
     WINDOWS,
     ChatOptions,
+    DroppedChat,
+    Example,
+    RenderedRecord,
+    classify_answer,
 )
-from gristmill.text.chats.check_conversation import check_conversation
-from gristmill.text.chats.fit_to_length import LengthFitter
-from gristmill.text.chats.jinja import ChatTemplate, TemplateError
-from gristmill.text.chats.lost_content import (
-    count_lost_answers,
-    count_lost_reasoning,
-    find_lost_call,
-    loses_reasoning,
-)
-from gristmill.text.chats.prompted_answer import find_prompted_literals, make_prompted_answer
-from gristmill.text.chats.quoted_arguments import refuse_quoted_arguments
-from gristmill.text.chats.rendered_record import DroppedChat, Example, RenderedRecord, classify_answer
+from gristmill.text.chats.reasoning import find_prompted_literals, make_prompted_answer
 from gristmill.text.chats.shapes import Conversation, NotAChat, parse_conversation
+from gristmill.text.chats.skeletons import AnswerFinder
+from gristmill.text.chats.templates import ChatTemplate, TemplateError
+from gristmill.text.tokenizers.special_tokens import is_inside_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import date
 
     from gristmill.text.chats.chat_images import ChatImages
-    from gristmill.text.chats.find_template import FoundTemplate
+    from gristmill.text.chats.templates import FoundTemplate
 
 _MAX_SPLIT_CHARS = 256 << 20
 """The most text that the turns of one conversation may become."""
@@ -155,13 +161,16 @@ class ExampleMaker:
         return rendered
 
     def parse(self, record: Mapping[str, Any]) -> Conversation:
-        """Read the conversation of a record. Raises `NotAChat` if it has none."""
-        return parse_conversation(
+        """Read the conversation of a record, in the form that the template reads. Raises `NotAChat` if it has none."""
+        conversation = parse_conversation(
             record,
             self.options.shape,
             parse_arguments=self.options.parse_arguments,
             place_images=self._place_in_messages if self.images is not None else None,
         )
+        facts = self.choose_finder(conversation).turns.facts
+        messages = facts.adapt_contents(conversation.messages)
+        return conversation if messages is conversation.messages else replace(conversation, messages=messages)
 
     def _place_in_messages(self, record: Mapping[str, Any], messages: list[Any]) -> list[Any]:
         assert self.images is not None
@@ -186,7 +195,7 @@ class ExampleMaker:
         *,
         may_hold_literals: bool,
     ) -> None:
-        """Add a conversation that fits as one example; or each answer of the `whole` as an example of its own."""
+        """Add a conversation that fits as one example; or each answer of the `whole` as a separate example."""
         finder = self.choose_finder(shortened)
         try:
             answers, method = finder.answers(shortened, text)
@@ -246,7 +255,7 @@ class ExampleMaker:
         finder = self.choose_finder(conversation)
         answer = finder.turns.find_last_borders(conversation, text)
         prompt = finder.turns.prompt(conversation, answer.message)
-        thought, behind = make_prompted_answer(
+        thought, after = make_prompted_answer(
             conversation.messages[-1],
             prompt,
             text[answer.start :],
@@ -254,7 +263,7 @@ class ExampleMaker:
             end_of_turn=finder.turns.ending.token,
         )
         # Both texts end alike: what is found from the end of one is as far from the end of the other.
-        shift = len(prompt) + len(thought) + len(behind) - len(text)
+        shift = len(prompt) + len(thought) + len(after) - len(text)
         literals = []
         if may_hold_literals:
             literals = find_prompted_literals(
@@ -262,7 +271,7 @@ class ExampleMaker:
             )
         moved = [Answer(answer.message, len(prompt), answer.content_end + shift, answer.end + shift)]
         rendered.counts.append(("prompted_answers", 1))
-        self._add_example(rendered, conversation, prompt + thought + behind, moved, moved, [answer.message], literals)
+        self._add_example(rendered, conversation, prompt + thought + after, moved, moved, [answer.message], literals)
 
     def _add(
         self,
@@ -298,7 +307,7 @@ class ExampleMaker:
             answers: All answers that were found in the text.
             chosen: The answers that are trained on.
             messages: The answers that the example is for, found in the text or not.
-            literals: Spans of special tokens that somebody has written.
+            literals: Spans of special tokens that someone wrote.
         """
         lost_call = find_lost_call(self.choose_finder(conversation).template, conversation, text, messages)
         if lost_call:
@@ -327,8 +336,9 @@ class ExampleMaker:
         if not spans:
             rendered.dropped.append("nothing_to_train_on")
             return
-        if literals:
-            rendered.counts.append(("special_literals", len(literals)))
+        num_literals = sum(not is_inside_word(text, begin, end) for begin, end in literals)
+        if num_literals:
+            rendered.counts.append(("special_literals", num_literals))
         example = Example(text, spans, literals, answers[-1].start if answers else len(text))
         if self.images is not None:
             example = self.images.place_in_example(example, conversation, inlines=self._inlines_images)
@@ -338,7 +348,10 @@ class ExampleMaker:
         train_on = self.options.train_on
         if train_on == TRAIN_LAST:
             return message == conversation.answers()[-1]
-        return train_on != TRAIN_MARKED or conversation.marks.get(message, True)
+        if train_on in (TRAIN_ASSISTANT, TRAIN_ALL):
+            return True
+        is_completion = message >= conversation.prompt_length
+        return conversation.marks.get(message, is_completion) if train_on == TRAIN_MARKED else is_completion
 
     def _choose_answers(self, conversation: Conversation, answers: list[Answer]) -> list[Answer]:
         if self.options.train_on == TRAIN_LAST:

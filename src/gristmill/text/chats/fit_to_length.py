@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gristmill.text.chats.chat_options import CUT, DROP_CHAT, ChatOptions
-from gristmill.text.chats.rendered_record import DroppedChat, RenderedRecord
+from gristmill.text.chats.options import CUT, DROP_CHAT, ChatOptions, DroppedChat, RenderedRecord
 from gristmill.text.chats.shapes import SYSTEM, USER, Conversation, NotAChat
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class LengthFitter:
         appended: str,
         images: ChatImages | None = None,
     ) -> None:
-        """`appended` is what is written behind each text, and counts as well."""
+        """`appended` is what is written after each text, and counts as well."""
         self._images = images
         self._options = options
         self._render = render
@@ -127,7 +126,7 @@ class LengthFitter:
 
 
 def _find_exchanges(conversation: Conversation) -> list[int]:
-    """Find where exchanges begin: at a question, or the first of several, that has an answer behind it."""
+    """Find where exchanges begin: at a question, or the first of several, that has an answer after it."""
     roles = [message["role"] for message in conversation.messages]
     last = conversation.answers()[-1]
     return [index for index in range(last) if roles[index] == USER and (not index or roles[index - 1] != USER)]

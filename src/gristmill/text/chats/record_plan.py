@@ -21,9 +21,9 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from gristmill.text.chats.chat_options import SPLIT_ALWAYS, TRAIN_ALL
+from gristmill.text.chats.options import SPLIT_ALWAYS, TRAIN_ALL
 from gristmill.text.chats.shapes import ASSISTANT, ROLES, NotAChat
-from gristmill.text.chats.tracing.stretched_plan import MIN_MESSAGES_TO_STRETCH, ExampleOutline, stretch
+from gristmill.text.chats.tracing.plans import MIN_MESSAGES_TO_STRETCH, ExampleOutline, stretch
 from gristmill.text.chats.tracing.template_tracer import (
     MAX_MESSAGES,
     MAX_PLANS_PER_OUTLINE,
@@ -35,11 +35,10 @@ from gristmill.text.chats.tracing.template_tracer import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gristmill.text.chats.answers.skeletons import Skeleton
-    from gristmill.text.chats.chat_options import ChatOptions
     from gristmill.text.chats.example_maker import ExampleMaker
-    from gristmill.text.chats.rendered_record import Example, RenderedRecord
-    from gristmill.text.chats.tracing.text_plan import GuardFunction, TextPlan
+    from gristmill.text.chats.options import ChatOptions, Example, RenderedRecord
+    from gristmill.text.chats.skeletons import Skeleton
+    from gristmill.text.chats.tracing.plans import GuardFunction, TextPlan
 
 _MAY_REASON = re.compile(r"\s*[<\[][\w:]{1,40}[>\]]").match
 """A tag that answers with reasoning begin with (`find_reasoning`)."""
@@ -146,6 +145,8 @@ class RecordPlans:
     def _add_roles(self, roles: tuple[str, ...]) -> _KnownRoles | None:
         """Begin to make plans for these roles, once they or similar ones have occurred often enough."""
         if self._is_off or len(roles) > MAX_MESSAGES or len(self._num_of_form) >= _MAX_ROLES:
+            return None
+        if not set(roles) <= set(ROLES):  # renamed or refused when the record is parsed
             return None
         form = _find_form(roles)
         num_seen = self._num_of_form[form] = self._num_of_form.get(form, 0) + 1

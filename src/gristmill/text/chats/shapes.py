@@ -7,13 +7,16 @@ without one, or content that is not text are reported, not repaired.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from gristmill.text.chats.jinja import Message
+    from gristmill.text.chats.templates import Message
 
 Shape = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion"]
 SHAPES: tuple[str, ...] = get_args(Shape)
@@ -40,8 +43,30 @@ _SPEAKERS = {
     "function_response": TOOL,
 }
 """Roles by the names that ShareGPT files use."""
+IMAGE_KEYS = ("images", "image")
+"""Keys of records that list images."""
+IMAGE_TAG = "<image>"
+"""What stands in a text for the next image of the record."""
+_MEDIA = {IMAGE_TAG: IMAGE_KEYS, "<video>": ("videos", "video"), "<audio>": ("audios", "audio")}
+"""Tags in texts, and the keys of records that list what they stand for."""
+_ENABLE_THINKING = "enable_thinking"
+_SYSTEM_KEYS = ("system", "system_prompt")
+_BAD_ANSWER_KEYS = ("label", "kto_tag")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-_TRAIN = "train"
+_REASONING_DETAILS = "reasoning_details"
+_TRAIN, _WEIGHT = "train", "weight"
+_MARKS = (_TRAIN, "training", "loss", "train_on_turn", _WEIGHT, "loss_weight")
+"""Names of marks: axolotl's, ms-swift's and OpenAI's among them."""
+PARTIAL_MARK = "train_detail"
+"""axolotl's marks of parts of a message."""
+KEYS_WITH_MEANING = frozenset(
+    (
+        *("tools", "functions", "chat_template_kwargs", _ENABLE_THINKING, "conversations", "conversation"),
+        *(*chain(*_MEDIA.values()), *_SYSTEM_KEYS, *_BAD_ANSWER_KEYS, *_MARKS),
+    )
+)
+"""Keys of records that say something about a chat besides its messages."""
+_looks_like_mark = re.compile(r"(?:.*_)?(?:train(?:ed|able|ing)?|loss|mask(?:ed)?|weight|ignored?)(?:_.*)?").fullmatch
 
 
 class NotAChat(Exception):
@@ -63,36 +88,51 @@ class Conversation:
     """`chat_template_kwargs` of the record: `enable_thinking` and the like."""
     marks: Mapping[int, bool] = field(default_factory=dict)
     """Messages that say themselves whether they are trained on (`train: false`)."""
+    prompt_length: int = 0
+    """Number of messages that only lead up to the rest: the prompt of a completion, if there are answers in it."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """Counts of what is unusual in the record, for the books."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Fields of messages that may say what is trained, and are not understood: how many messages have each."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but roles and contents."""
+        if self.tools or self.variables or self.marks or self.notes or self.unread or self.prompt_length:
+            return False
+        return all(len(message) == 2 and type(message.get("content")) is str for message in self.messages)
 
     def first(self, count: int) -> Conversation:
         """Return the conversation with only its first `count` messages."""
-        return Conversation(self.messages[:count], self.tools, self.variables, self.marks)
+        return replace(self, messages=self.messages[:count])
 
     def remove_messages(self, indexes: Collection[int]) -> Conversation:
         """Return the conversation without some messages."""
         remaining = [index for index in range(len(self.messages)) if index not in indexes]
         marks = {new: self.marks[index] for new, index in enumerate(remaining) if index in self.marks}
-        return Conversation([self.messages[index] for index in remaining], self.tools, self.variables, marks)
+        messages = [self.messages[index] for index in remaining]
+        prompt_length = sum(index < self.prompt_length for index in remaining)
+        return replace(self, messages=messages, marks=marks, prompt_length=prompt_length)
 
     def answers(self) -> list[int]:
         """List the indexes of the assistant's messages."""
         return [index for index, message in enumerate(self.messages) if message["role"] == ASSISTANT]
 
 
-def detect_shape(record: Mapping[str, Any]) -> str:
-    """Detect the shape of a record from its keys."""
-    if record.get(MESSAGES) is not None:
-        return MESSAGES
-    if record.get("conversations", record.get("conversation")) is not None:
-        return SHAREGPT
-    if "instruction" in record and "output" in record:
-        return ALPACA
-    if "prompt" in record and "completion" in record:
-        return PROMPT_COMPLETION
-    keys = ", ".join(map(str, list(record)[:8])) or "no keys"
-    raise NotAChat(
-        "not_a_chat", f"no messages, conversations, instruction and output, or prompt and completion: {keys}"
+def list_shapes(record: Mapping[str, Any]) -> list[str]:
+    """List the shapes that the keys of a record fit; the first of them is read."""
+    fits = (
+        (MESSAGES, record.get(MESSAGES) is not None),
+        (SHAREGPT, _find_turns(record) is not None),
+        (ALPACA, "instruction" in record and "output" in record),
+        (PROMPT_COMPLETION, "prompt" in record and "completion" in record),
     )
+    return [shape for shape, does_fit in fits if does_fit]
+
+
+def _find_turns(record: Mapping[str, Any]) -> Any:
+    turns = record.get("conversations")
+    return record.get("conversation") if turns is None else turns
 
 
 def parse_conversation(
@@ -109,33 +149,117 @@ def parse_conversation(
     >>> parse_conversation({"instruction": "2 + 2?", "output": "4"}).messages
     [{'role': 'user', 'content': '2 + 2?'}, {'role': 'assistant', 'content': '4'}]
     """
-    raw = _READERS[detect_shape(record) if shape == AUTO else shape](record)
-    tools = record.get("tools")
-    if isinstance(tools, str):
-        tools = _parse_json(tools, "tools")
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise NotAChat("invalid_tools", f"tools must be a list of objects, not {tools!r:.80}")
+    notes: dict[str, int] = {}
+    if shape == AUTO:
+        shapes = list_shapes(record)
+        if not shapes:
+            keys = ", ".join(map(str, list(record)[:8])) or "no keys"
+            raise NotAChat(
+                "not_a_chat", f"no messages, conversations, instruction and output, or prompt and completion: {keys}"
+            )
+        if len(shapes) > 1:
+            notes["several_shapes"] = 1
+        shape = shapes[0]
+    _refuse_bad_answer(record, shape)
+    raw = _add_system(record, _READERS[shape](record))
+    tools = _read_tools(record)
     variables = record.get("chat_template_kwargs") or {}
     if not isinstance(variables, dict) or any(name in RESERVED_VARIABLES for name in variables):
         raise NotAChat("invalid_variables", f"chat_template_kwargs cannot be {variables!r:.80}")
+    if isinstance(record.get(_ENABLE_THINKING), bool):  # the variable of templates, next to the messages
+        variables = {_ENABLE_THINKING: record[_ENABLE_THINKING], **variables}
     if not raw:
         raise NotAChat("no_messages", "the conversation is empty")
     if place_images is not None:
         raw = place_images(record, raw)
+    else:
+        _refuse_media(record)
     marks: dict[int, bool] = {}
+    # Marks of whole records have no effect: they may be about something else, such as weights of a mixture.
+    unread = Counter(name for name in _MARKS if record.get(name) is not None and record[name] in (False, 0))
+    if record.get(_ENABLE_THINKING) is not None and _ENABLE_THINKING not in variables:
+        unread[_ENABLE_THINKING] += 1
     has_images = place_images is not None
-    messages = [_parse_message(message, index, marks, has_images=has_images) for index, message in enumerate(raw)]
+    messages = [
+        _parse_message(message, index, marks, unread, has_images=has_images) for index, message in enumerate(raw)
+    ]
     if parse_arguments:
         for message in messages:
             if message.get("tool_calls"):
                 message["tool_calls"] = [_with_parsed_arguments(call) for call in message["tool_calls"]]
-    return Conversation(messages, tools or None, variables, marks)
+    num_prompted = 0
+    if shape == PROMPT_COMPLETION and isinstance(record.get("prompt"), list):
+        num_prompted = len(messages) - len(record["completion"])
+        if not any(message["role"] == ASSISTANT for message in messages[:num_prompted]):
+            num_prompted = 0
+    return Conversation(messages, tools or None, variables, marks, num_prompted, notes, unread)
 
 
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
-def _parse_message(raw: Any, index: int, marks: dict[int, bool], *, has_images: bool) -> Message:
+def _refuse_bad_answer(record: Mapping[str, Any], shape: str) -> None:
+    """Refuse a record whose answer is marked as bad, as in files for KTO. Labels of other types mean something else."""
+    for key in _BAD_ANSWER_KEYS:
+        value = record.get(key)
+        # Tables without booleans have 0 or "false". Elsewhere than next to a completion that may be a class.
+        is_false = value == 0 or (isinstance(value, str) and value.lower() in ("false", "0"))
+        if value is False or (is_false and (key == "kto_tag" or shape == PROMPT_COMPLETION)):
+            raise NotAChat(
+                "bad_answer",
+                f"{key}: {str(value).lower()} marks a bad answer (KTO), and preferences are not trained; "
+                "a `filter` step before `render` leaves such records out",
+            )
+
+
+def _read_tools(record: Mapping[str, Any]) -> Any:
+    """Read `tools`, or OpenAI's older `functions`, which are the same without a type."""
+    name = "tools" if record.get("tools") is not None else "functions"
+    tools = record.get(name)
+    if isinstance(tools, str):
+        tools = _parse_json(tools, "tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise NotAChat("invalid_tools", f"{name} must be a list of objects, not {tools!r:.80}")
+    if name == "functions":
+        tools = [{"type": "function", "function": function} for function in tools or ()]
+    return tools
+
+
+def _add_system(record: Mapping[str, Any], messages: list[Any]) -> list[Any]:
+    """Put a system message that stands next to the messages before them, unless they begin with the same one."""
+    system: Any = next((record[key] for key in _SYSTEM_KEYS if record.get(key)), None)
+    if system is None:
+        return messages
+    if isinstance(system, list) and len(system) == 1 and is_text_part(system[0]):
+        system = system[0]["text"]
+    if isinstance(system, str):
+        if not system.strip():
+            return messages
+    elif not (isinstance(system, list) and all(map(is_text_part, system))):
+        raise NotAChat("content_not_text", f"system is {type(system).__name__}, not text")
+    first = messages[0] if messages and isinstance(messages[0], dict) else {}
+    if first.get("role") == SYSTEM and _join_texts(first.get("content")) == _join_texts(system):
+        return messages
+    return [{"role": SYSTEM, "content": system}, *messages]
+
+
+def _refuse_media(record: Mapping[str, Any]) -> None:
+    """Refuse a record with images and the like: its texts would be trained as if they were all of it."""
+    for tag, keys in _MEDIA.items():
+        if any(record.get(key) for key in keys):
+            noun = keys[0]
+            helps = "for images set `images`" if tag == IMAGE_TAG else "they are not supported"
+            raise NotAChat(f"{noun}_not_set", f"the record has {noun}; {helps}")
+
+
+def _join_texts(content: Any) -> str:
+    """Join the texts of a content, without the space around them; empty if it has none."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = (part["text"] for part in parts if is_text_part(part))
+    return "\n".join(texts).strip()
+
+
+def _parse_message(raw: Any, index: int, marks: dict[int, bool], unread: Counter[str], *, has_images: bool) -> Message:
     if not isinstance(raw, dict):
         raise NotAChat("invalid_message", f"message {index} is {type(raw).__name__}, not an object")
     role = raw.get("role")
@@ -146,23 +270,36 @@ def _parse_message(raw: Any, index: int, marks: dict[int, bool], *, has_images: 
     if role not in ROLES:
         role_names = ", ".join(ROLES)
         raise NotAChat("unknown_role", f"message {index} has the role {role!r:.60}; known are {role_names}")
-    message = dict(raw)
+    # Files that are made from API responses write every field. A template may ask only whether there is one.
+    message = {name: value for name, value in raw.items() if value is not None or name == "content"}
     message["role"] = role
+    calls = message.pop("tool_calls", None)
+    function = message.pop("function_call", None)  # the one call of a message, before OpenAI had tools
+    if function and calls:
+        unread["function_call"] += 1
+    elif function:
+        calls = [{"type": "function", "function": function}]
+    if calls:
+        message["tool_calls"] = calls
+    refusal = message.pop("refusal", None)
+    if refusal:
+        # What the assistant says instead of content, in OpenAI's responses.
+        if role == ASSISTANT and isinstance(refusal, str) and not message.get("content"):
+            message["content"] = refusal
+        else:
+            unread["refusal"] += 1
     _check_content(message, index, has_images=has_images)
-    calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise NotAChat("invalid_tool_calls", f"message {index}: tool_calls must be a list")
     for call in calls or ():
         _check_tool_call(call, index)
-    mark = message.pop(_TRAIN, None)
-    weight = message.pop("weight", None)
-    if mark is None and weight is not None:  # the name in OpenAI's fine-tuning files
-        mark = bool(weight)
-    if mark is not None:
-        if not isinstance(mark, bool):
-            raise NotAChat("invalid_mark", f"message {index}: train must be true or false, not {mark!r:.60}")
-        marks[index] = mark
+    _read_marks(message, index, marks, unread)
+    details = message.pop(_REASONING_DETAILS, None)
     reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if details and reasoning is None:
+        reasoning = _join_details(details)
+        if reasoning is None:
+            unread[_REASONING_DETAILS] += 1
     if reasoning is not None:  # under both names that templates use, like transformers
         if not isinstance(reasoning, str):
             raise NotAChat("content_not_text", f"message {index}: its reasoning is {type(reasoning).__name__}")
@@ -170,9 +307,39 @@ def _parse_message(raw: Any, index: int, marks: dict[int, bool], *, has_images: 
     return message
 
 
+def _read_marks(message: Message, index: int, marks: dict[int, bool], unread: Counter[str]) -> None:
+    """Take the marks off a message: it is not trained if one of them says so."""
+    for name in [name for name in message if _looks_like_mark(name)]:
+        value = message[name]
+        is_mark = name in _MARKS and type(value) in (bool, int, float)
+        if is_mark and (value in (0, 1) or "weight" in name):
+            del message[name]
+            marks[index] = bool(value) and marks.get(index, True)
+            if value not in (0, 1):  # trained like any other: there are no weights between
+                unread[name] += 1
+        elif name in (_TRAIN, _WEIGHT):
+            raise NotAChat("invalid_mark", f"message {index}: {name} must be true or false, not {value!r:.60}")
+        else:
+            unread[name] += 1
+
+
+def _join_details(details: Any) -> str | None:
+    """Join the texts of OpenRouter's `reasoning_details`; None if one of them is no text, such as an encrypted one."""
+    if not isinstance(details, list):
+        return None
+    texts = [part.get("text") if isinstance(part, dict) else None for part in details]
+    words = [text for text in texts if isinstance(text, str)]
+    return "".join(words) if words and len(words) == len(texts) else None
+
+
 def is_image_part(part: Any) -> bool:
     """Tell whether a part of a message is an image, in the form that `ChatImages.read` gives it."""
     return isinstance(part, dict) and part.get("type") == "image" and isinstance(part.get("image"), str)
+
+
+def is_text_part(part: Any) -> bool:
+    """Tell whether a part of a message is text; in files for Bedrock parts have no type."""
+    return isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
 
 
 def _check_content(message: Message, index: int, *, has_images: bool) -> None:
@@ -183,10 +350,11 @@ def _check_content(message: Message, index: int, *, has_images: bool) -> None:
         return
     if isinstance(content, str):
         return
-    parts = content if isinstance(content, list) else [None]
+    parts: list[Any] = content if isinstance(content, list) else [None]
+    if any(map(is_text_part, parts)):
+        parts = message["content"] = [{"type": "text", **part} if is_text_part(part) else part for part in parts]
     for part in parts:
-        is_text = isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-        if not is_text and not (has_images and is_image_part(part)):
+        if not is_text_part(part) and not (has_images and is_image_part(part)):
             hint = "; for images set `images`" if isinstance(part, dict) and "image" in str(part.get("type")) else ""
             raise NotAChat("content_not_text", f"message {index}: content must be text or parts of text{hint}")
 
@@ -228,14 +396,12 @@ def _from_messages(record: Mapping[str, Any]) -> list[Any]:
 
 
 def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
-    turns = record.get("conversations", record.get("conversation"))
+    turns = _find_turns(record)
     if isinstance(turns, str):
         turns = _parse_json(turns, MESSAGES)
     if not isinstance(turns, list):
         raise NotAChat("invalid_messages", f"conversations must be a list, not {type(turns).__name__}")
     messages: list[Any] = []
-    if isinstance(record.get("system"), str) and record["system"]:
-        messages.append({"role": SYSTEM, "content": record["system"]})
     for index, turn in enumerate(turns):
         if not isinstance(turn, dict):
             raise NotAChat("invalid_message", f"message {index} is {type(turn).__name__}, not an object")
@@ -263,8 +429,6 @@ def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
         if not isinstance(turn, list) or len(turn) != 2:
             raise NotAChat("invalid_message", f"history must be pairs of question and answer, not {turn!r:.60}")
         messages[:0] = [{"role": USER, "content": turn[0]}, {"role": ASSISTANT, "content": turn[1]}]
-    if isinstance(record.get("system"), str) and record["system"]:
-        messages.insert(0, {"role": SYSTEM, "content": record["system"]})
     return messages
 
 

@@ -3,7 +3,7 @@
 The file has, in this order: arguments; the dictionary of words and labels; the hashes of pieces of words that were not
 pruned; the vectors of words and pieces, as floats or as codes of product quantization; the vectors of the labels (of
 the nodes above them for hierarchical softmax). Floats stay where they are: a mapped file of a gigabyte takes no memory
-of a worker's own. Every size is checked before memory is allocated for it, and every row before it is used.
+of the worker. Every size is checked before memory is allocated for it, and every row before it is used.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class FastTextFile:
 
     @property
     def num_words(self) -> int:
-        """The number of words in the dictionary; the rows of `vectors` behind them are those of pieces."""
+        """The number of words in the dictionary; the rows of `vectors` after them are those of pieces."""
         return len(self.word_starts)
 
     def list_words(self) -> list[bytes]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
-from gristmill.core.names import find_nearest
 from gristmill.runtime.kernels import kernel
 from gristmill.text.buffers import get_text_buffers
 from gristmill.text.classifiers.fasttext_file import (

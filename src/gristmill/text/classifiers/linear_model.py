@@ -4,7 +4,7 @@ Each word and each pair of neighbours is hashed to one of 2^18 weights. The scor
 of the weights: the probability that the text is like the good examples. Sums are made in the order of the words, and
 scores rounded, so that all machines agree. About 200 MB/s a core; 1 MiB.
 
-The file holds numbers only, so that one from elsewhere can do no harm:
+The file holds numbers only, so that a third-party file can do no harm:
 
     gristmill linear model 1\n
     {"bits": 18, "bias": 0.5, "num_good": …, "num_bad": …, "xxh3": …}\n
@@ -27,8 +27,8 @@ from gristmill.core.records import TEXT_TYPE
 from gristmill.core.seeds import derive_key
 from gristmill.runtime.kernels import kernel
 from gristmill.text.buffers import get_text_buffers
-from gristmill.text.shingles.character_table import make_character_table
-from gristmill.text.shingles.kernels import hash_words
+from gristmill.text.comparison_words import make_character_table
+from gristmill.text.shingle_kernels import hash_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ _MAX_BITS = 26
 _PAIR = np.uint64(0x9E3779B97F4A7C13)
 _DIGITS = 4
 _MAX_WORDS = 20_000
-"""Words behind these do not count: a book is judged by its beginning."""
+"""Words after these do not count: a book is judged by its beginning."""
 
 
 @kernel

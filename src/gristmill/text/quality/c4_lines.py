@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.runtime.kernels import kernel
+from gristmill.text.byte_kernels import decode_code_point
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,22 +62,6 @@ _OPEN_BRACKET, _CLOSE_BRACKET, _ZERO, _NINE = 0x5B, 0x5D, 0x30, 0x39
 
 
 @kernel
-def _decode_code_point(data: NDArray[np.uint8], position: int, end: int) -> tuple[Any, int]:
-    """Decode a character, as in `scan`: a kernel may call only kernels of its own module."""
-    byte = np.int64(data[position])
-    if byte < 0x80:
-        return byte, 1
-    if byte >= 0xF0 and position + 3 < end:
-        low = ((data[position + 1] & 0x3F) << 12) | ((data[position + 2] & 0x3F) << 6) | (data[position + 3] & 0x3F)
-        return ((byte & 0x07) << 18) | low, 4
-    if byte >= 0xE0 and position + 2 < end:
-        return ((byte & 0x0F) << 12) | ((data[position + 1] & 0x3F) << 6) | (data[position + 2] & 0x3F), 3
-    if byte >= 0xC0 and position + 1 < end:
-        return ((byte & 0x1F) << 6) | (data[position + 1] & 0x3F), 2
-    return 0xFFFD, 1
-
-
-@kernel
 def _classify(classes: NDArray[np.uint16], code: int) -> Any:
     return np.int64(classes[code]) if code < len(classes) else 0
 
@@ -85,14 +70,14 @@ def _classify(classes: NDArray[np.uint16], code: int) -> Any:
 def _strip(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> tuple[int, int]:
     """Return where the text begins and ends without the space around it."""
     while start < end:
-        code, size = _decode_code_point(data, start, end)
+        code, size = decode_code_point(data, start, end)
         if not _classify(classes, code) & _SPACE:
             break
         start += size
     stop = start
     position = start
     while position < end:
-        code, size = _decode_code_point(data, position, end)
+        code, size = decode_code_point(data, position, end)
         position += size
         if not _classify(classes, code) & _SPACE:
             stop = position
@@ -105,7 +90,7 @@ def _count_words(data: NDArray[np.uint8], start: int, end: int, classes: NDArray
     num_words = longest = length = last = 0
     position = start
     while position < end:
-        code, size = _decode_code_point(data, position, end)
+        code, size = decode_code_point(data, position, end)
         kind = _classify(classes, code)
         position += size
         if kind & _SPACE:
@@ -196,7 +181,7 @@ def _ends_sentence(data: NDArray[np.uint8], start: int, end: int, classes: NDArr
     last = end - 1
     while last > start and (data[last] & 0xC0) == 0x80:
         last -= 1
-    code, _ = _decode_code_point(data, last, end)
+    code, _ = decode_code_point(data, last, end)
     if code == _DOT:
         return end - start < 3 or data[end - 2] != _DOT or data[end - 3] != _DOT
     if code == _ELLIPSIS:
@@ -206,7 +191,7 @@ def _ends_sentence(data: NDArray[np.uint8], start: int, end: int, classes: NDArr
 
 @kernel
 def _count_sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDArray[np.uint16]) -> int:
-    """Count the sentences of a line; text behind the last end of a sentence is one more.
+    """Count the sentences of a line; text after the last end of a sentence is one more.
 
     A sentence ends with a terminal mark before a space or the end of the line. Quotation marks and brackets between
     them are ignored. Marks of full width end a sentence anywhere.
@@ -215,7 +200,7 @@ def _count_sentences(data: NDArray[np.uint8], start: int, end: int, classes: NDA
     ended, closes = True, False
     position = start
     while position < end:
-        code, size = _decode_code_point(data, position, end)
+        code, size = decode_code_point(data, position, end)
         kind = _classify(classes, code)
         position += size
         if kind & _SPACE:
@@ -283,7 +268,7 @@ def clean_pages(
             if rules[1] >= 0 and _count_words(data, begin, stop, classes)[1] > rules[1]:
                 removed[0] += 1
                 continue
-            # The line is edited where it would stay: behind room for a line feed, unless it is the page's first. If it
+            # The line is edited where it would stay: after room for a line feed, unless it is the page's first. If it
             # does not stay, `used` is not advanced, and the next line overwrites it.
             copy = used + (used > first)
             if rules[2] == 1:

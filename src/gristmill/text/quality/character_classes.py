@@ -92,8 +92,9 @@ def is_one_word(text: str) -> bool:
     letters = [char for char, kind in zip(text, kinds, strict=True) if kind & (LETTER | DIGIT)]
     if not letters or any(map(str.isspace, text)) or not kinds[0] & (LETTER | DIGIT) or not kinds[-1]:
         return False
-    return len(letters) == 1 or not any(map(_is_spaceless, letters))
+    return len(letters) == 1 or not any(map(is_spaceless, letters))
 
 
-def _is_spaceless(letter: str) -> bool:
-    return any(first <= ord(letter) <= last for first, last, _ in _SPACELESS_BLOCKS)
+def is_spaceless(character: str) -> bool:
+    """Whether the character belongs to a script that is written without spaces."""
+    return any(first <= ord(character) <= last for first, last, _ in _SPACELESS_BLOCKS)

@@ -3,8 +3,8 @@
 Each line gets points: signs of code (a brace or semicolon at its end, an operator, `name(`, `snake_case`, a keyword at
 its start, an indent) add points; whole words of letters and letters beyond ASCII subtract points. Strings and quoted
 code do not count. A line above 0 is code, below 0 prose. A line with 0 points (such as a comment, a heading or a list)
-is whatever the last decided line was; at the start of a document, whatever the next one is. Everything between fences
-(``` or ~~~) or triple quotes is code, whatever it looks like, if they are closed.
+is like the last decided line; at the start of a document, like the next one. Everything between fences (``` or ~~~) or
+triple quotes is code, even if it does not look like it, if they are closed.
 
 The points were fitted to half of the files that docs/reference/quality.md lists, and measured on the other half. Each
 character is looked at once, in about 3 ns.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.runtime.kernels import kernel
+from gristmill.text.byte_kernels import decode_code_point
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,16 +27,21 @@ COUNTERS = ("code_characters", "judged_line_characters")
 
 _OPERATORS = (
     "== != => -> :: && || += -= *= := <- </ /> () [] {} /* */ <= >= << >> $( ${ ++ #{ <% %> |> ); }, ], // "
-    "(\" (' =\" ='"
+    "(\" (' =\" =' (( ))"
 )
 _KEYWORDS = """
-abstract alias assert async await begin bool break case catch char class const continue data debug def default defer
-define defmodule defp del deriving do done double echo elif else elsif end endif enum esac except export extends extern
-fi final finally float fn for from fun func function global if ifdef ifndef impl import include init inline instance int
-interface internal lambda let local long match mod module mut my namespace new newtype our override package pass pragma
-print printf private protected pub public puts raise require rescue return self setopt short source static struct sub
-super switch template then throw trait try type typedef typeset undef unless unset unsigned use using val var void where
-while with yield zstyle
+abstract add alias allocate alter assert async await begin bool break call case catch char character class close cmp
+commit compute const contains continue copy create data db dd deallocate debug declare def default defer define
+defmodule defp del delete deriving dimension display division do done double drop dw echo elif else elseif elsif end
+endif enum environment esac evaluate except execute exit export extends extern extrn fd fi final finally float fn for
+format from fun func function global go goto grant group having if ifdef ifndef impl implicit import inc include init
+inline insert inspect instance int integer interface internal into jb je jmp jne jnz join jz lambda lea let linkage
+local logical long loop match mod module mov move movzx multiply mut my namespace new newtype open order our override
+package parameter pass perform pic pop pragma print printf private procedure program protected pub public push puts
+raise read real rep require rescue ret return rewrite rollback section select self set setopt shl short shr source
+static stop string struct sub subroutine subtract super switch table template test then throw trait try type typedef
+typeset undef union unless unset unsigned unstring update use using val values var view void when where while with
+working write xor yield zstyle
 """
 
 _OPERATOR, _GLUE, _DOT = 1, 2, 4
@@ -51,7 +57,7 @@ _MAX_PLAIN = 10
 _CERTAIN = 9
 _BLOCK_END = 5
 _OPEN_WORD, _LETTERS, _CLOSED_WORD, _NO_PLAIN_WORD = range(4)
-"""What a word has so far: only quotes and brackets, letters, punctuation behind the letters, or anything else."""
+"""What a word has so far: only quotes and brackets, letters, punctuation after the letters, or anything else."""
 
 
 @cache
@@ -87,39 +93,26 @@ def make_keyword_codes() -> NDArray[np.uint64]:
 
 
 @kernel
-def _decode_code_point(data: NDArray[np.uint8], position: int, end: int) -> tuple[Any, int]:
-    """Decode a character, as in `scan`: a kernel may call only kernels of its own module."""
-    byte = np.int64(data[position])
-    if byte < 0x80:
-        return byte, 1
-    if byte >= 0xF0 and position + 3 < end:
-        low = ((data[position + 1] & 0x3F) << 12) | ((data[position + 2] & 0x3F) << 6) | (data[position + 3] & 0x3F)
-        return ((byte & 0x07) << 18) | low, 4
-    if byte >= 0xE0 and position + 2 < end:
-        return ((byte & 0x0F) << 12) | ((data[position + 1] & 0x3F) << 6) | (data[position + 2] & 0x3F), 3
-    if byte >= 0xC0 and position + 1 < end:
-        return ((byte & 0x1F) << 6) | (data[position + 1] & 0x3F), 2
-    return 0xFFFD, 1
-
-
-@kernel
 def _read_byte(data: NDArray[np.uint8], position: int, end: int) -> Any:
-    """Return a byte of the line, or 0 behind its end."""
+    """Return a byte of the line, or 0 after its end."""
     return data[position] if position < end else 0
 
 
 @kernel
 def _begins_with_keyword(data: NDArray[np.uint8], start: int, end: int, keywords: NDArray[np.uint64]) -> bool:
+    """Whether the line begins with a keyword, in small letters or in capitals (SQL, Fortran, COBOL)."""
     code = np.uint64(0)
     position = start
-    while position < end and 97 <= data[position] <= 122:
+    first = 65 if start < end and 65 <= data[start] <= 90 else 97  # of the alphabet
+    while position < end and first <= data[position] <= first + 25:
         if position - start == _MAX_KEYWORD:
             return False
-        code |= np.uint64(data[position] - 96) << np.uint64(_LETTER_BITS * (position - start))
+        code |= np.uint64(data[position] - first + 1) << np.uint64(_LETTER_BITS * (position - start))
         position += 1
     following = _read_byte(data, position, end)
-    # The keyword is only the start of a name or a word: "for_each", "if-then", "let's".
-    if 65 <= following <= 90 or 48 <= following <= 57 or following in (95, 39, 45):
+    is_letter = 65 <= following <= 90 or 97 <= following <= 122
+    # The keyword is only the start of a name or a word: "for_each", "if-then", "let's", "Do".
+    if is_letter or 48 <= following <= 57 or following in (95, 39) or (following == 45 and first == 97):
         return False
     low, high = 0, len(keywords)
     while low < high:
@@ -150,16 +143,16 @@ def _score_line(
     has_keyword = _begins_with_keyword(data, start + is_directive, end, keywords)
     if is_directive and has_keyword:
         return _CERTAIN
-    if first in (35, 42, 37, 59) or (first == 45 and second == 45):  # # * % ; --
+    if first in (35, 42, 37, 59, 33) or (first == 45 and second == 45):  # # * % ; ! --
         return 0
-    num_operators = num_glued = num_plain = 0
+    num_operators = num_glued = num_plain = num_open = num_spaces = 0
     has_letters = is_foreign = is_assignment = in_address = False
     word = _OPEN_WORD
     quote = 0
     before, before_kind = np.int64(32), np.int64(_SPACE)
     position = start
     while position < end:
-        code, size = _decode_code_point(data, position, end)
+        code, size = decode_code_point(data, position, end)
         kind = np.int64(classes[code]) if code < len(classes) else np.int64(0)
         following = _read_byte(data, position + size, end)
         character_start, earlier, earlier_kind = position, before, before_kind
@@ -167,11 +160,12 @@ def _score_line(
         before, before_kind = code, kind
         if quote:
             if code == 92 and position < end:
-                position += _decode_code_point(data, position, end)[1]
+                position += decode_code_point(data, position, end)[1]
             elif code == quote:
                 quote = 0
             continue
         if kind & _SPACE:
+            num_spaces += 1
             num_plain += word in (_LETTERS, _CLOSED_WORD)
             word = _OPEN_WORD
             in_address = False
@@ -190,6 +184,9 @@ def _score_line(
             pair = pair_kinds[_ASCII * earlier + code]
             num_operators += pair & _OPERATOR
             num_glued += pair & _GLUE != 0 or (pair & _DOT != 0 and (97 <= following <= 122 or following == 95))
+            is_capital_name = code == 45 and 65 <= earlier <= 90 and 65 <= following <= 90  # WS-NAME
+            num_glued += is_capital_name or (code == 58 and earlier == 32 and 97 <= following <= 122)  # :key
+            num_open += (code == 40) - np.int64(code == 41)
             if code == 61 and (
                 (earlier == 32 and following in (0, 32))
                 or (earlier_kind & _LETTER_OR_DIGIT != 0 and following not in (0, 32, 61, 62))
@@ -220,9 +217,11 @@ def _score_line(
     last_place = end - 1
     while last_place > start and data[last_place] & 0xC0 == 0x80:
         last_place -= 1
-    last_code = _decode_code_point(data, last_place, end)[0]
+    last_code = decode_code_point(data, last_place, end)[0]
     ends_sentence = last_code < len(classes) and classes[last_code] & _TERMINAL != 0
     begins_small = 97 <= first <= 122
+    if last == 58 and num_spaces == 0 and not has_keyword:  # a label, or a heading
+        return 0
     return (
         -4
         + _BLOCK_END * ends_block
@@ -233,6 +232,7 @@ def _score_line(
         + 2 * min(num_glued, _MAX_SIGNS)
         + 5 * (is_assignment and (begins_small or is_indented or first in (95, 36, 64)))  # _ $ @
         + 5 * has_keyword
+        + 4 * (first == 40 and num_open > 0)
         + 1 * (begins_small or first in (41, 93, 125, 60, 64, 36, 34, 39, 123, 40, 91))  # )]}<@$"'{([
         - 5 * is_foreign
         - min(num_plain, _MAX_PLAIN) // 2

@@ -15,11 +15,12 @@ What a run covers is counted in characters of words, each word once, however man
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.runtime.kernels import inlined_kernel, kernel
+from gristmill.runtime.kernels import kernel
+from gristmill.text.byte_kernels import choose_table_size, find_slot, load_8_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,35 +47,6 @@ _COLUMN_OF_LENGTH = 2
 
 
 @kernel
-def _choose_table_size(count: int) -> int:
-    size = 16
-    while size < 2 * count:
-        size *= 2
-    return size
-
-
-@inlined_kernel
-def _find_slot(hashed: np.uint64, mask: np.uint64) -> Any:
-    return ((hashed * _SPREAD) >> np.uint64(24)) & mask
-
-
-@kernel
-def _load_8_bytes(data: NDArray[np.uint8], position: int) -> Any:
-    """Return eight bytes as one number; the compiler makes one load of it."""
-    at = np.uint64(position)
-    return (
-        np.uint64(data[at])
-        | (np.uint64(data[at + _1]) << np.uint64(8))
-        | (np.uint64(data[at + np.uint64(2)]) << np.uint64(16))
-        | (np.uint64(data[at + np.uint64(3)]) << np.uint64(24))
-        | (np.uint64(data[at + np.uint64(4)]) << np.uint64(32))
-        | (np.uint64(data[at + np.uint64(5)]) << np.uint64(40))
-        | (np.uint64(data[at + np.uint64(6)]) << np.uint64(48))
-        | (np.uint64(data[at + np.uint64(7)]) << np.uint64(56))
-    )
-
-
-@kernel
 def _has_same_bytes(data: NDArray[np.uint8], first: int, second: int, size: int) -> bool:
     """Compare two words, eight bytes at a time; the last eight may overlap those before them."""
     last = size - _SURE_BYTES
@@ -84,9 +56,9 @@ def _has_same_bytes(data: NDArray[np.uint8], first: int, second: int, size: int)
                 return False
         return True
     for offset in range(0, last, _SURE_BYTES):
-        if _load_8_bytes(data, first + offset) != _load_8_bytes(data, second + offset):
+        if load_8_bytes(data, np.uint64(first + offset)) != load_8_bytes(data, np.uint64(second + offset)):
             return False
-    return bool(_load_8_bytes(data, first + last) == _load_8_bytes(data, second + last))
+    return bool(load_8_bytes(data, np.uint64(first + last)) == load_8_bytes(data, np.uint64(second + last)))
 
 
 @kernel
@@ -103,16 +75,16 @@ def _number_words(
     """Number the distinct words of a document as they come, count each of them, and return how many there are.
 
     `table` has 1 + the place where a word was first. Words of the same hash and of the same size, up to `sure_bytes`,
-    have the same bytes: of words `scan` has made sure of that up to eight bytes, of pieces nobody has.
+    have the same bytes: of words `scan` has made sure of that up to eight bytes, of pieces nothing has.
     """
-    size = _choose_table_size(len(words))
+    size = choose_table_size(len(words))
     table[:size] = 0
     mask = np.uint64(size - 1)
     count = 0
     for word in range(len(words)):
         hashed = hashes[word]
         num_bytes = words[word, _END] - words[word, _START]
-        slot = _find_slot(hashed, mask)
+        slot = find_slot(hashed, mask)
         while table[slot] != 0:
             other = np.uint64(table[slot] - 1)
             if hashes[other] == hashed and words[other, _END] - words[other, _START] == num_bytes:
@@ -188,7 +160,7 @@ def _keep_likely(
     Most longer runs occur once. They are found without a jump that depends on the data: keys are counted by their slots
     alone, and one that is alone in its slot is alone in the document.
     """
-    size = _choose_table_size(len(starts))
+    size = choose_table_size(len(starts))
     table[:size] = 0
     mask = np.uint64(size - 1)
     last = len(words) - 1
@@ -196,10 +168,10 @@ def _keep_likely(
     for index in range(len(starts)):
         stop = stops[index]
         piece = pieces[np.uint64(min(stop, last))]
-        # The shorter run and the piece behind it, as one number: equal keys are equal runs, no texts are compared.
+        # The shorter run and the piece after it, as one number: equal keys are equal runs, no texts are compared.
         key = (np.uint64(numbers[index]) << np.uint64(32)) | np.uint64(np.uint32(piece))
         is_possible = (stop <= last) & (piece >= 0)
-        table[_find_slot(key, mask)] += is_possible
+        table[find_slot(key, mask)] += is_possible
         keys[num_kept] = key
         starts[num_kept] = starts[index]
         stops[num_kept] = stop
@@ -211,7 +183,7 @@ def _keep_likely(
         keys[num_kept] = keys[index]
         starts[num_kept] = starts[index]
         stops[num_kept] = stops[index]
-        num_kept += np.uint64(table[_find_slot(keys[index], mask)] > 1)
+        num_kept += np.uint64(table[find_slot(keys[index], mask)] > 1)
     return int(num_kept)
 
 
@@ -232,13 +204,13 @@ def _lengthen(
     `pieces` has the number of the piece that begins with each word, -1 if the piece occurs only once.
     """
     num_kept = _keep_likely(starts, stops, numbers, words, pieces, table, keys)
-    size = _choose_table_size(num_kept)
+    size = choose_table_size(num_kept)
     table[:size] = 0
     mask = np.uint64(size - 1)
     count = 0
     for index in range(num_kept):
         key = keys[index]
-        slot = _find_slot(key, mask)
+        slot = find_slot(key, mask)
         while table[slot] != 0 and keys[np.uint64(table[slot] - 1)] != key:
             slot = (slot + _1) & mask
         number = np.uint64(table[slot] - 1)

@@ -1,7 +1,7 @@
 """The pass over the text itself: it counts characters, words and lines, and notes where they are for other passes.
 
 A word is a run of characters without space. In scripts that are written without spaces (Han, Kana, Thai, …) each
-letter begins a new word, and the punctuation behind a letter belongs to its word, as in English. The share of a word
+letter begins a new word, and the punctuation after a letter belongs to its word, as in English. The share of a word
 of other scripts that it stands for is noted for counting runs of words (`repeated_words`). A line is the text between
 line feeds, without the space at its ends; blank lines do not count. Paragraphs are separated by blank lines.
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.runtime.kernels import inlined_kernel, kernel
+from gristmill.text.byte_kernels import count_bits, decode_code_point, load_8_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,9 +68,6 @@ _SPACE_HASH = np.uint64((0xCBF29CE484222325 ^ 0x20) * 0x100000001B3 % 2**64)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _0, _1, _7, _8, _32, _56 = (np.uint64(number) for number in (0, 1, 7, 8, 32, 56))
 _BYTES = np.uint64(0x0101010101010101)
-_EVERY_SECOND_BIT = np.uint64(0x5555555555555555)
-_EVERY_SECOND_PAIR = np.uint64(0x3333333333333333)
-_EVERY_SECOND_HALF = np.uint64(0x0F0F0F0F0F0F0F0F)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
 _CASE_BITS = np.uint64(0x2020202020202020)
@@ -79,22 +77,6 @@ _DOTS = np.uint64(0x2E2E2E2E2E2E2E2E)
 _FROM_VISIBLE, _FROM_A, _AFTER_Z, _FROM_0, _AFTER_9, _FROM_CAPITAL_A, _AFTER_CAPITAL_Z = (
     np.uint64(0x0101010101010101 * (0x80 - first)) for first in (0x21, 0x61, 0x7B, 0x30, 0x3A, 0x41, 0x5B)
 )
-
-
-@kernel
-def _decode_code_point(data: NDArray[np.uint8], position: int, end: int) -> tuple[Any, int]:
-    """Return the code point at a place and its number of bytes. Bytes that are not UTF-8 give any code point."""
-    byte = np.int64(data[position])
-    if byte < 0x80:
-        return byte, 1
-    if byte >= 0xF0 and position + 3 < end:
-        low = ((data[position + 1] & 0x3F) << 12) | ((data[position + 2] & 0x3F) << 6) | (data[position + 3] & 0x3F)
-        return ((byte & 0x07) << 18) | low, 4
-    if byte >= 0xE0 and position + 2 < end:
-        return ((byte & 0x0F) << 12) | ((data[position + 1] & 0x3F) << 6) | (data[position + 2] & 0x3F), 3
-    if byte >= 0xC0 and position + 1 < end:
-        return ((byte & 0x1F) << 6) | (data[position + 1] & 0x3F), 2
-    return 0xFFFD, 1
 
 
 @kernel
@@ -115,23 +97,11 @@ def _find_stop_word(keys: NDArray[np.uint64], hashed: np.uint64) -> Any:
 
 
 @kernel
-def _load_8_bytes(data: NDArray[np.uint8], position: int, end: int) -> Any:
-    """Return eight bytes as one number, the first one lowest; those from `end` on are 0.
-
-    The compiler makes one load of it where eight bytes are left.
-    """
+def _load_block(data: NDArray[np.uint8], position: int, end: int) -> Any:
+    """Like `load_8_bytes`, but bytes from `end` on are 0."""
     at = np.uint64(position)
     if position + 8 <= end:
-        return (
-            np.uint64(data[at])
-            | (np.uint64(data[at + _1]) << _8)
-            | (np.uint64(data[at + np.uint64(2)]) << np.uint64(16))
-            | (np.uint64(data[at + np.uint64(3)]) << np.uint64(24))
-            | (np.uint64(data[at + np.uint64(4)]) << _32)
-            | (np.uint64(data[at + np.uint64(5)]) << np.uint64(40))
-            | (np.uint64(data[at + np.uint64(6)]) << np.uint64(48))
-            | (np.uint64(data[at + _7]) << _56)
-        )
+        return load_8_bytes(data, at)
     block = _0
     for offset in range(end - position):
         block |= np.uint64(data[at + np.uint64(offset)]) << np.uint64(8 * offset)
@@ -140,11 +110,7 @@ def _load_8_bytes(data: NDArray[np.uint8], position: int, end: int) -> Any:
 
 @kernel
 def _count_bits(bits: np.uint64) -> Any:
-    """Count the bits that are set; the compiler makes one instruction of it."""
-    bits -= (bits >> _1) & _EVERY_SECOND_BIT
-    bits = (bits & _EVERY_SECOND_PAIR) + ((bits >> np.uint64(2)) & _EVERY_SECOND_PAIR)
-    bits = (bits + (bits >> np.uint64(4))) & _EVERY_SECOND_HALF
-    return np.int64((bits * _BYTES) >> _56)
+    return np.int64(count_bits(bits))
 
 
 @kernel
@@ -174,7 +140,7 @@ def _add_block(hashed: np.uint64, block: np.uint64) -> np.uint64:
 def _hash_bytes(data: NDArray[np.uint8], start: int, end: int) -> Any:
     hashed = _SEED
     for position in range(start, end, 8):
-        hashed = _add_block(hashed, _load_8_bytes(data, position, end))
+        hashed = _add_block(hashed, _load_block(data, position, end))
     return hashed
 
 
@@ -200,11 +166,10 @@ def _scan_plain_word(data: NDArray[np.uint8], start: int, end: int) -> tuple[Any
     hash_marks = _0
     position = start
     while True:
-        block = _load_8_bytes(data, position, end)
+        block = _load_block(data, position, end)
         stops = (~((block & _LOW_BITS) + _FROM_VISIBLE) | block) & _HIGH_BITS
-        before = (
-            (stops & (~stops + _1)) >> _7
-        ) - _1  # the bits of the bytes before the first stop; all if there is none
+        # The bits of the bytes before the first stop; all if there is none.
+        before = ((stops & (~stops + _1)) >> _7) - _1
         size = _count_bits(before) >> 3
         block &= before
         if size > 0:
@@ -282,7 +247,7 @@ def scan_texts(
     num_words_kept = num_lines_kept = 0
     for document in range(first, len(offsets) - 1):
         start, end, stop_row = offsets[document], offsets[document + 1], stop_list[document]
-        # A word and the space behind it take at least two bytes; a letter of a script without spaces takes three.
+        # A word and the space after it take at least two bytes; a letter of a script without spaces takes three.
         most = min((end - start) // 2 + 1, MAX_NOTED)
         keeps_words, keeps_lines = len(words) > 0, len(lines) > 0
         if (keeps_words and num_words_kept + most > len(words)) or (keeps_lines and num_lines_kept + most > len(lines)):
@@ -308,7 +273,7 @@ def scan_texts(
             while position < end:
                 if _is_visible(data[np.uint64(position)]):
                     break
-                code, size = _decode_code_point(data, position, end)
+                code, size = decode_code_point(data, position, end)
                 if not _classify(classes, code) & _SPACE:
                     break
                 gap += 1
@@ -320,7 +285,7 @@ def scan_texts(
                 all_line_characters += line_characters
                 longest_line = max(longest_line, line_characters)
                 short += line_characters <= _SHORT_LINE
-                bullets += (_classify(classes, _decode_code_point(data, line_start, end)[0]) & _BULLET) != 0
+                bullets += (_classify(classes, decode_code_point(data, line_start, end)[0]) & _BULLET) != 0
                 terminals += (_classify(classes, last_code) & _TERMINAL) != 0
                 ellipsis_lines += last_code == _ELLIPSIS or (
                     last_code == _DOT
@@ -388,7 +353,7 @@ def scan_texts(
                 has_hash = has_ellipsis = False
                 so_far = _SEED
                 while position < end:
-                    code, size = _decode_code_point(data, position, end)
+                    code, size = decode_code_point(data, position, end)
                     kind = _classify(classes, code)
                     if kind & _LETTER_OR_DIGIT:
                         if last_kind:

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gristmill.text.tokenizers.adversarial import make_adversarial_texts
-from gristmill.text.tokenizers.choose import AUTO, choose_engine, choose_reference
-from gristmill.text.tokenizers.engines.engine import FAST, REFERENCE, load_engine
-from gristmill.text.tokenizers.parity import compare_engines
+from gristmill.text.tokenizers.choose import (
+    AUTO,
+    choose_engine,
+    choose_reference,
+    compare_engines,
+    make_adversarial_texts,
+)
+from gristmill.text.tokenizers.engine import FAST, REFERENCE, load_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gristmill.text.tokenizers.engines.engine import Engine
+    from gristmill.text.tokenizers.engine import Engine
     from gristmill.text.tokenizers.files import TokenizerFiles
 
 _REFERENCE_BYTES = 1 << 20
@@ -59,8 +63,8 @@ class TokenizerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_tokenizer(files: TokenizerFiles, texts: Sequence[str]) -> TokenizerReport:
     """Try a tokenizer on texts."""
-    reference = load_engine(files, REFERENCE)
     choice = choose_engine(files, AUTO, specials_as_text=True)
+    reference = load_engine(files, REFERENCE)
     first_texts = list(_take_first(texts, _REFERENCE_BYTES))
     engines: dict[str, EngineReport] = {}
     if choice.engine == FAST:

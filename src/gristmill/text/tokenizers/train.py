@@ -6,6 +6,7 @@ Memory grows with the number of distinct words, not with the length of the input
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +29,17 @@ _WORDS = (
     r"|\s+(?!\S)|\s+"
 )
 
+# What special tokens are for, by their letters: `<|im_start|>` is `imstart`, `</s>` is `/s`.
+_ENDS_TEXT = frozenset({"/s", "endofdocument", "endofsentence", "endoftext", "eod", "eos", "eot"})
+_ENDS_TURN = frozenset({"end", "endofmessage", "endofturn", "eom", "eotid", "imend", "turn/"})
+_BEGINS_TEXT = frozenset({"beginofsentence", "beginoftext", "bos", "s", "sos", "startoftext"})
+_BEGINS_TURN = frozenset({"imstart", "start", "startheaderid", "startofturn", "/turn"})
+
 
 def train_bpe(
     texts: Iterable[str], *, vocab_size: int = 16384, special_tokens: Sequence[str] = (END_OF_TEXT,)
 ) -> dict[str, bytes]:
-    """Train a tokenizer; returns its files by name. The first special token ends documents.
+    """Train a tokenizer; returns its files by name. `find_text_ends` tells which special token ends documents.
 
     >>> files = train_bpe(["one fish two fish"], vocab_size=260)
     >>> sorted(files)
@@ -41,6 +48,7 @@ def train_bpe(
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
 
     _check_options(vocab_size, special_tokens)
+    text_ends = find_text_ends(special_tokens)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -56,16 +64,36 @@ def train_bpe(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": special_tokens[0],
-        "bos_token": special_tokens[0],
-        "clean_up_tokenization_spaces": False,
-    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **text_ends}
     return {
         TOKENIZER: tokenizer.to_str(pretty=True).encode(),
         CONFIG: msgspec.json.format(msgspec.json.encode(config, order="sorted")),
     }
+
+
+def find_text_ends(special_tokens: Sequence[str]) -> dict[str, str]:
+    """Choose the tokens that end and begin documents, by their names.
+
+    The first token ends documents, unless another one has a name that says so and the first has not.
+
+    >>> find_text_ends(["<|im_start|>", "<|im_end|>"]), find_text_ends(["<s>", "</s>"])
+    ({'eos_token': '<|im_end|>'}, {'eos_token': '</s>', 'bos_token': '<s>'})
+    >>> find_text_ends(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])  # one for both, as GPT-2 has it
+    {'eos_token': '<|endoftext|>', 'bos_token': '<|endoftext|>'}
+    """
+    names = {token: re.sub(r"[^a-z/]", "", token.lower()) for token in special_tokens}
+    first = special_tokens[0]
+    ends = [token for kind in (_ENDS_TEXT, _ENDS_TURN) for token in special_tokens if names[token] in kind]
+    begins = [token for token in special_tokens if names[token] in _BEGINS_TEXT]
+    if not ends and names[first] in _BEGINS_TEXT | _BEGINS_TURN:
+        raise UsageError(
+            f"{first!r} begins texts or turns, and none of the special tokens ends them",
+            help=f'name one that does, such as "{END_OF_TEXT}"',
+        )
+    end = first if first in ends or not ends else ends[0]
+    if not begins and names[end] == "endoftext":
+        begins = [end]
+    return {"eos_token": end} | ({"bos_token": begins[0]} if begins else {})
 
 
 def save_tokenizer(files: dict[str, bytes], folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:

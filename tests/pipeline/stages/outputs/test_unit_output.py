@@ -13,7 +13,7 @@ from gristmill.pipeline.stages.outputs.unit_output import (
     StoredStreams,
     choose_shard_output,
 )
-from gristmill.steps.pack.pack import Pack
+from gristmill.steps.pack import Pack
 from gristmill.steps.write import Write
 
 NUM_CELLS = 6

@@ -5,11 +5,11 @@ import time
 import pytest
 
 from gristmill.core.errors import ParityError
-from gristmill.text.chats.jinja import ChatTemplate
-from gristmill.text.chats.template_limits import TemplateTimeout
+from gristmill.text.chats.jinja_environment import TemplateTimeout
+from gristmill.text.chats.templates import ChatTemplate
 from gristmill.text.chats.tracing import template_tracer
+from gristmill.text.chats.tracing.plans import TextPlan
 from gristmill.text.chats.tracing.template_tracer import MAX_PLANS_PER_OUTLINE, NUM_COMPARED, TemplateTracer
-from gristmill.text.chats.tracing.text_plan import TextPlan
 
 GROWING = "{% set ns = namespace(x=messages[0].content) %}"
 CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
@@ -47,22 +47,20 @@ def test_one_record_that_is_rendered_often_is_one_occurrence():
     assert texts == [None] * 9
 
 
-def test_a_difference_ends_the_run_and_shows_the_record(monkeypatch):
-    tracer = TemplateTracer(CHATML, {}, None, None)
-    monkeypatch.setattr(template_tracer, "MIN_OCCURRENCES", 1)
+def test_a_difference_ends_the_run_and_shows_the_record():
+    tracer = TemplateTracer(CHATML, {}, None, None, min_occurrences=1)
     with pytest.raises(ParityError, match=r"writes .*words.* where Jinja writes .*others") as caught:
         render(tracer, chat("some words", "b"), lambda: "<user>some others</s>")
     assert "some words" in caught.value.message
     assert "trace: off" in caught.value.help
 
 
-def test_the_code_of_a_plan_has_no_text_of_the_template_or_the_record(monkeypatch):
-    monkeypatch.setattr(template_tracer, "MIN_OCCURRENCES", 1)
+def test_the_code_of_a_plan_has_no_text_of_the_template_or_the_record():
     source = (
         "{% for m in messages %}{{ '''it\"s''' + m.role }}{% if 'secret' in m.content %}1{% endif %}"
         "{{ m.content.split('</x>')[-1].replace('q', 'r')[2:]|tojson }}{% endfor %}"
     )
-    template, tracer = ChatTemplate(source, {}), TemplateTracer(source, {}, None, None)
+    template, tracer = ChatTemplate(source, {}), TemplateTracer(source, {}, None, None, min_occurrences=1)
     messages = [{"role": "x'; import os; '", "content": "__import__('os') secret</x>"}]
     assert render(tracer, messages, lambda: template.render(messages)) == template.render(messages)
     [outline] = tracer._outlines.values()
@@ -74,32 +72,35 @@ def test_the_code_of_a_plan_has_no_text_of_the_template_or_the_record(monkeypatc
 
 
 def test_an_outline_has_a_limited_number_of_plans(monkeypatch):
-    monkeypatch.setattr(template_tracer, "MIN_OCCURRENCES", 1)
     questions = "".join(f"{{% if 'w{n}.' in m.content %}}{n}{{% endif %}}" for n in range(80))
     source = f"{{% for m in messages %}}{questions}{{% endfor %}}"
-    tracer = TemplateTracer(source, {}, None, None)
+    tracer = TemplateTracer(source, {}, None, None, min_occurrences=1)
     template = ChatTemplate(source, {})
     for number in range(80):
         messages = chat(f"w{number}.")
         text = render(tracer, messages, lambda messages=messages: template.render(messages))
         assert text == (str(number) if number < MAX_PLANS_PER_OUTLINE else None)
-    monkeypatch.setattr(template_tracer, "MAX_PLANS", 64)
-    assert render(tracer, chat("a", "b")) is None
 
 
-def test_long_conversations_and_unusual_values_are_left_to_jinja(monkeypatch):
-    monkeypatch.setattr(template_tracer, "MIN_OCCURRENCES", 1)
-    tracer = TemplateTracer(CHATML, {}, None, None)
+def test_a_template_has_a_limited_number_of_plans():
+    tracer = TemplateTracer(CHATML, {}, None, None, min_occurrences=1, max_plans=2)
+    for contents in (["a"], ["a", "b"]):
+        expected = ChatTemplate(CHATML, {}).render(chat(*contents))
+        assert render(tracer, chat(*contents), lambda expected=expected: expected) == expected
+    assert render(tracer, chat("a", "b", "c")) is None
+
+
+def test_long_conversations_and_unusual_values_are_left_to_jinja():
+    tracer = TemplateTracer(CHATML, {}, None, None, min_occurrences=1)
     assert render(tracer, chat(*["a"] * 64), lambda: "".join("<user>a</s><assistant>a</s>" for _ in range(32)))
     assert render(tracer, chat(*["a"] * 65)) is None
     assert render(tracer, [{"role": "user", "content": "a", "x": object()}]) is None
     assert render(tracer, chat("a"), variables={"x": [1]}) is None
 
 
-def test_variables_are_constants_and_part_of_the_outline(monkeypatch):
-    monkeypatch.setattr(template_tracer, "MIN_OCCURRENCES", 1)
+def test_variables_are_constants_and_part_of_the_outline():
     source = "{{ messages[0].content }}{% if x is true %}T{% elif x == 1 %}1{% endif %}{{ x }}"
-    template, tracer = ChatTemplate(source, {}), TemplateTracer(source, {}, None, None)
+    template, tracer = ChatTemplate(source, {}), TemplateTracer(source, {}, None, None, min_occurrences=1)
     for value in (True, 1, 1.0, "1", None):
         variables = {"x": value}
         expected = template.render(chat("a"), None, variables)
@@ -117,22 +118,20 @@ def test_variables_are_constants_and_part_of_the_outline(monkeypatch):
         "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(messages[0].content) }}",
     ],
 )
-def test_templates_without_measure_give_up_soon(monkeypatch, source):
-    monkeypatch.setattr(template_tracer, "MIN_OCCURRENCES", 1)
-    tracer = TemplateTracer(source, {}, None, None)
+def test_templates_without_measure_give_up_soon(source):
+    tracer = TemplateTracer(source, {}, None, None, min_occurrences=1)
     assert render(tracer, chat("word")) is None
 
 
 def test_a_long_trace_closes_the_tracer_and_gives_jinja_its_whole_time(monkeypatch):
-    monkeypatch.setattr(template_tracer, "MIN_OCCURRENCES", 1)
     restarts = []
 
     def record(*_):
         raise TemplateTimeout("took longer than 60 s")
 
-    tracer = TemplateTracer(CHATML, {}, None, lambda: restarts.append(1))
+    tracer = TemplateTracer(CHATML, {}, None, lambda: restarts.append(1), min_occurrences=1)
     clock = iter([0.0, 70.0])
-    monkeypatch.setattr(template_tracer, "monotonic", lambda: next(clock, time.monotonic()))
+    monkeypatch.setattr(template_tracer, "thread_time", lambda: next(clock, time.thread_time()))
     monkeypatch.setattr(tracer, "_record", record)
     assert render(tracer, chat("a")) is None
     assert tracer.is_closed

@@ -15,18 +15,12 @@ import xxhash
 from gristmill.core.errors import TooManyDuplicatesError
 from gristmill.core.records import ORIGIN_TYPE
 from gristmill.pipeline.barriers.deduplicate.record_files import read_records
-from gristmill.pipeline.barriers.deduplicate.removal_lists import (
-    COUNT,
-    REMOVAL,
-    RecordRange,
-    RemovalList,
-    StoredSurvivors,
-)
+from gristmill.pipeline.barriers.deduplicate.removals import COUNT, REMOVAL, RemovalList, StoredSurvivors, make_range
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.shards.formats.shard_format import ShardFormat, write_shard
-from gristmill.shards.manifests.step_outcomes import Deduplicated, DuplicateCluster
-from gristmill.shards.manifests.stored_files import InputFile, StoredFile, file_key
+from gristmill.shards.manifest import Deduplicated, DuplicateCluster
+from gristmill.shards.stored_files import InputFile, StoredFile, file_key
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE, NEAR_DUPLICATE, DeduplicateAgainst
 from gristmill.storage.commit import PendingFile
 
@@ -35,8 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.pipeline.barriers.deduplicate.barrier_units import BarrierUnit
-    from gristmill.pipeline.barriers.deduplicate.documents import Documents
+    from gristmill.pipeline.barriers.deduplicate.documents import BarrierUnit, Documents
     from gristmill.pipeline.barriers.deduplicate.removals import RangeRemovals
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
@@ -57,7 +50,7 @@ _NUM_LARGEST = 20
 _NUM_SAMPLES = 3
 _SAMPLE_CHARS = 200
 _MIN_REMOVED = 10
-"""A source may always lose this many documents, whatever share of it they are."""
+"""A source may always lose this many documents, regardless of their share of it."""
 
 
 @dataclass(slots=True)
@@ -291,10 +284,12 @@ class _RangeContent:
         first_cluster, last_cluster = self._find(self.clusters, first, stop)
         num_exact = int(np.count_nonzero(self.removals["is_exact"][start:end]))
         dropped = {DUPLICATE: num_exact, NEAR_DUPLICATE: end - start - num_exact}
-        counts = RecordRange(self._files.counts.path, first_cluster, last_cluster) if self._counts_clusters else None
+        counts = None
+        if self._counts_clusters:
+            counts = make_range(self._files.counts, self.clusters, first_cluster, last_cluster)
         return RemovalList(
             first_document=first,
-            removals=RecordRange(self._files.removals.path, start, end),
+            removals=make_range(self._files.removals, self.removals, start, end),
             counts=counts,
             dropped={reason: count for reason, count in dropped.items() if count},
         )

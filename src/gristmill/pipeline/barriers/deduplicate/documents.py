@@ -1,27 +1,41 @@
 """All documents at a barrier under one number each, and what is stored of them: origin, length, sketch, text.
 
 Numbers go through the streams of all units in order: reference documents first, then the sources by preference and
-name. So the number of a document orders it by source, file and position, whatever the tasks and workers, and no other
-file can change which of two documents comes first.
+name. So the number of a document orders it by source, file and position, regardless of tasks and workers, and no other
+file can change which of two documents comes first. Tasks work through ranges of these numbers, or through partitions
+of hashes; their contexts hold the numbered documents and the files that earlier tasks have scattered.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.splits import TRAIN
+from gristmill.pipeline.barriers.base import list_stored_inputs
 from gristmill.pipeline.barriers.deduplicate.record_files import map_records
+from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.outputs.split_files import open_stem
+from gristmill.pipeline.stages.stage_context import StageContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile
+    from gristmill.pipeline.stages.outputs.split_files import Annotation, OutputStem
+    from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.pipeline.stages.unit_tasks import StageUnit
+    from gristmill.shards.stored_files import StoredFile
+    from gristmill.steps.deduplicate.deduplicate import Deduplicate
     from gristmill.storage.locations import Location
+
 
 DOCUMENT = np.dtype(
     [
@@ -34,6 +48,10 @@ DOCUMENT = np.dtype(
     ]
 )
 _MAX_LENGTH = np.uint64((1 << 48) - 1)
+_BYTES_PER_DOCUMENT = 256
+"""What tasks hold at most for each document of a range."""
+_MAX_RANGES = 256
+"""Each task of one kind leaves a piece for each range: with more of them, pieces would be too small to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +60,10 @@ class DocumentUnit:
 
     source: str
     num_rows: int
-    documents: str
-    """Path of the file of `DOCUMENT` records."""
-    sketches: str
-    """Path of the file of sketches."""
+    documents: StoredFile
+    """The file of `DOCUMENT` records."""
+    sketches: StoredFile
+    """The file of sketches."""
     texts: StoredInput
 
 
@@ -107,7 +125,8 @@ class Documents:
         sketches = np.empty((len(documents), self.num_permutations), dtype=np.uint8)
         for unit, rows, indices in self._group_by_unit(documents):
             sketch_rows = map_records(self.root, unit.documents, DOCUMENT)[rows]["sketch"]
-            sketches[indices] = map_records(self.root, unit.sketches, np.uint8, self.num_permutations)[sketch_rows]
+            sketch = np.dtype((np.uint8, self.num_permutations))
+            sketches[indices] = map_records(self.root, unit.sketches, sketch)[sketch_rows]
         return sketches
 
     def texts(self, documents: NDArray[np.int64]) -> pa.Array:
@@ -130,3 +149,121 @@ class Documents:
         for number, first, stop in zip(numbers, firsts, np.append(firsts[1:], len(order)), strict=False):
             indices = order[first:stop]
             yield self.units[number], documents[indices] - self.starts[number], indices
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierUnit:
+    """A stream of a unit at the barrier: what one of its slices has left of one split."""
+
+    unit: StageUnit
+    stream: StoredInput
+    annotation: Annotation | None
+    """What the stage has noted of the documents."""
+    is_against: bool = False
+    """The documents come from the files of `against`."""
+    is_held_out: bool = False
+    """The documents belong to another split than training."""
+    num_bytes: int = 0
+    """The size of the stream; 0: not known."""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether its documents always stay."""
+        return self.is_against or self.is_held_out
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of all streams of the unit that are held out, or that are not."""
+        name = self.unit.fingerprint
+        return fingerprint.of(name, "held out") if self.is_held_out else name
+
+    @property
+    def num_rows(self) -> int:
+        return self.stream.num_rows
+
+
+def collect_barrier_units(
+    unit_results: Iterable[tuple[StageUnit, SliceResult]], *, is_against: bool = False
+) -> Iterator[BarrierUnit]:
+    """Collect the streams that have documents, of each unit held-out ones first."""
+    for unit, result in unit_results:
+        parts = zip(list_stored_inputs(result), result.split_files, strict=True)
+        for stream, file in sorted(parts, key=lambda part: part[0].split == TRAIN):
+            if stream.num_rows:
+                is_held_out = stream.split != TRAIN
+                yield BarrierUnit(unit, stream, file.annotation, is_against, is_held_out, file.data.bytes)
+
+
+def cut_ranges(units: Sequence[BarrierUnit], partition_bytes: int) -> NDArray[np.int64]:
+    """Cut the documents into ranges of whole units; return the first document of each, and the number of all."""
+    num_documents = sum(unit.num_rows for unit in units)
+    size = max(partition_bytes // _BYTES_PER_DOCUMENT, -(-num_documents // _MAX_RANGES))
+    starts, next_start = [0], 0
+    for _, streams in groupby(units, key=lambda unit: unit.fingerprint):
+        next_start += sum(stream.num_rows for stream in streams)
+        if next_start - starts[-1] >= size:
+            starts.append(next_start)
+    if starts[-1] != next_start:
+        starts.append(next_start)
+    return np.array(starts, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """A task that works through one partition, or some consecutive ones, of what earlier tasks have scattered."""
+
+    partition: int
+    stem: str
+    num_partitions: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignContext(StageContext):
+    """The context of tasks that sign units: nothing is known of the documents yet."""
+
+    step: Deduplicate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionContext(SignContext):
+    """The context of tasks that work through partitions of what earlier tasks have scattered."""
+
+    documents: Documents
+    inputs: Mapping[str, tuple[PartitionedFile, ...]] = field(default_factory=dict)
+    """Partitioned files by what they hold: one for each task that has written them, or for each stream."""
+    files: Mapping[str, tuple[StoredFile, ...]] = field(default_factory=dict)
+    """Files by what they hold: one for each range of documents."""
+    input_starts: NDArray[np.int64] | None = None
+    """Of inputs with rows: the number of the document that has the first row of each."""
+    num_partitions: int = 1
+    """The number of partitions of keys or of clusters; of documents there are as many as ranges."""
+    block_bytes: int | None = None
+    """How much is written at once, if it is more than usual."""
+
+    def read(self, name: str, kind: np.dtype[Any], partition: int, report: Callable[[int], object]) -> Iterator[Any]:
+        """Read the records of a partition, with the number of the document that has the first row of their input."""
+        assert self.input_starts is not None
+        for number, partitioned in enumerate(self.inputs[name]):
+            report(number)
+            for records in partitioned.read(self.work, kind, partition, self.num_partitions):
+                yield self.input_starts[number], records
+
+    def gather(self, name: str, kind: np.dtype[Any], partition: int, count: int = 1) -> NDArray[Any]:
+        """Read all records of a partition, or of `count` consecutive ones, of as many as the inputs have."""
+        places = [
+            (partitioned, start, stop)
+            for partitioned in self.inputs[name]
+            for start, stop in partitioned.locate(self.work, kind, partition, partitioned.num_partitions, count)
+        ]
+        # Piece by piece: all of them and one array of all would be twice the memory, and twice as many fresh pages.
+        records = np.empty(sum(stop - start for _, start, stop in places), kind)
+        num_read = 0
+        for partitioned, start, stop in places:
+            piece = partitioned.read_located(self.work, kind, start, stop)
+            records[num_read : num_read + len(piece)] = piece
+            num_read += len(piece)
+        return records
+
+    def open_stem(self, task: PartitionTask) -> OutputStem:
+        """Open the stem of a task's files."""
+        return open_stem(self.work, task.stem, self.run_id)

@@ -12,17 +12,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from gristmill.core.seeds import find_ranges
 from gristmill.engine.tasks import Task
-from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile, scatter_records
+from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile, TaskFiles, scatter_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
 from gristmill.pipeline.work_folder import stored_path
-from gristmill.steps.deduplicate.partition_sizes import MAX_GROWTH, MIN_PIECE_BYTES, grow_partition_bytes
+from gristmill.steps.deduplicate.partitions import MAX_GROWTH, grow_partition_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,15 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context
-    from gristmill.shards.manifests.stored_files import StoredFile
-
-_MAX_PIECES = 10**6
-"""The pieces of all streams together, wherever they are."""
-
-
-def grow_partitions(num_bytes: int, partition_bytes: int, num_writers: int = 0) -> int:
-    """Choose the size of partitions of this many bytes in all, so that they are read in large pieces."""
-    return grow_partition_bytes(num_bytes, partition_bytes, num_writers, piece_bytes=MIN_PIECE_BYTES)
+    from gristmill.pipeline.planning.units import UnitLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +41,38 @@ class MergePlan:
     """The numbers of the streams of each group."""
 
 
-def plan_merge(sizes: Sequence[int], num_partitions: int, partition_bytes: int, *, on_store: bool) -> MergePlan | None:
+def plan_merge(
+    sizes: Sequence[int], num_partitions: int, partition_bytes: int, layout: UnitLayout, *, on_store: bool
+) -> MergePlan | None:
     """Choose how streams of these sizes are merged, which would else be read in `num_partitions`; None: not at all."""
-    if not _has_small_pieces(sizes, num_partitions, on_store=on_store):
+    if not _has_small_pieces(sizes, num_partitions, layout, on_store=on_store):
         return None
-    size = grow_partitions(sum(sizes), partition_bytes)
-    return _group_streams(sizes, max(1, -(-sum(sizes) // size)), partition_bytes)
+    size = grow_partition_bytes(sum(sizes), partition_bytes, piece_bytes=layout.min_piece_bytes)
+    return _group_streams(sizes, max(1, -(-sum(sizes) // size)), partition_bytes, layout)
 
 
-def plan_join(sizes: Sequence[int], num_partitions: int, partition_bytes: int, *, on_store: bool) -> MergePlan | None:
+def plan_join(
+    sizes: Sequence[int], num_partitions: int, partition_bytes: int, layout: UnitLayout, *, on_store: bool
+) -> MergePlan | None:
     """Choose how files of these sizes are joined that have as many partitions as are needed; None: not at all."""
-    if not _has_small_pieces(sizes, num_partitions, on_store=on_store):
+    if not _has_small_pieces(sizes, num_partitions, layout, on_store=on_store):
         return None
-    plan = _group_streams(sizes, num_partitions, partition_bytes)
+    plan = _group_streams(sizes, num_partitions, partition_bytes, layout)
     has_fewer_reads = len(sizes) + len(plan.groups) * num_partitions < len(sizes) * num_partitions
     return plan if has_fewer_reads else None
 
 
-def _has_small_pieces(sizes: Sequence[int], num_partitions: int, *, on_store: bool) -> bool:
+def _has_small_pieces(sizes: Sequence[int], num_partitions: int, layout: UnitLayout, *, on_store: bool) -> bool:
     num_pieces = len(sizes) * num_partitions
-    is_small = on_store and num_partitions > 1 and sum(sizes) < num_pieces * MIN_PIECE_BYTES
-    return is_small or num_pieces > _MAX_PIECES
+    is_small = on_store and num_partitions > 1 and sum(sizes) < num_pieces * layout.min_piece_bytes
+    return is_small or num_pieces > layout.max_pieces
 
 
-def _group_streams(sizes: Sequence[int], num_partitions: int, partition_bytes: int) -> MergePlan:
+def _group_streams(sizes: Sequence[int], num_partitions: int, partition_bytes: int, layout: UnitLayout) -> MergePlan:
     """Group streams: into as few groups as leave large pieces, and as many as fit into memory."""
     num_bytes = sum(sizes)
-    num_groups = max(1, num_bytes // (num_partitions * MIN_PIECE_BYTES), num_bytes // (MAX_GROWTH * partition_bytes))
+    most_for_pieces = num_bytes // (num_partitions * layout.min_piece_bytes)
+    num_groups = max(1, most_for_pieces, num_bytes // (MAX_GROWTH * partition_bytes))
     num_groups = min(num_groups, len(sizes))
     middles = np.cumsum(sizes) - np.array(sizes) // 2
     numbers = np.minimum(middles * num_groups // max(1, num_bytes), num_groups - 1).tolist()
@@ -103,14 +99,10 @@ class MergeContext(StageContext):
     num_partitions: int
 
 
-class MergedStreams(msgspec.Struct, frozen=True, kw_only=True):
+class MergedStreams(TaskFiles, frozen=True, kw_only=True):
     """The records of some consecutive streams, with rows that are counted through all of them."""
 
     records: PartitionedFile
-
-    def files(self) -> list[StoredFile]:
-        """List the files that the receipt depends on."""
-        return [self.records.file]
 
 
 def run_merge(task: Task, context: Context) -> MergedStreams:
@@ -165,6 +157,11 @@ class PieceMerger:
         self._run_tasks = run_tasks
         self.is_on_store = not isinstance(context.work, Path)
 
+    def grow_partitions(self, num_bytes: int, num_writers: int = 0) -> int:
+        """Choose the size of partitions of this many bytes in all, so that they are read in large pieces."""
+        piece_bytes = self._context.layout.min_piece_bytes
+        return grow_partition_bytes(num_bytes, self._partition_bytes, num_writers, piece_bytes=piece_bytes)
+
     def merge(
         self,
         name: str,
@@ -196,7 +193,7 @@ class PieceMerger:
         num_partitions: int,
     ) -> MergePlan | None:
         sizes = [file.num_records * kind.itemsize for file in files]
-        return choose(sizes, num_partitions, self._partition_bytes, on_store=self.is_on_store)
+        return choose(sizes, num_partitions, self._partition_bytes, self._context.layout, on_store=self.is_on_store)
 
     def _run(
         self,

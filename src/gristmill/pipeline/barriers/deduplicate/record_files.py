@@ -1,6 +1,6 @@
 """Arrays of fixed-size records in files of the work folder: whole, or scattered into partitions.
 
-A partitioned file is a sequence of blocks, each sorted by partition; behind them it says, for each block, where its
+A partitioned file is a sequence of blocks, each sorted by partition; after them it says, for each block, where its
 partitions begin. A task that writes holds at most one block. A task that reads a partition reads one piece of each
 block. On a store receipts say too where partitions begin: looking it up would be a request for each piece.
 """
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import xxhash
 
 from gristmill.core.seeds import find_ranges
-from gristmill.shards.manifests.stored_files import StoredFile
+from gristmill.shards.stored_files import StoredFile
 from gristmill.steps.deduplicate.partitions import sort_by_partition, sort_runs_by_partition
 from gristmill.storage.commit import PendingFile
-from gristmill.storage.mapped_files import map_array, read_array
-from gristmill.storage.stored_paths import Count, path_below
+from gristmill.storage.files import read_array
+from gristmill.storage.locations import Count  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,16 @@ SIMILAR = np.dtype([("first", "<i8"), ("second", "<i8"), ("estimate", "<f8")])
 CROWDED = np.dtype([("key", "<u8"), ("document", "<i8")])
 NUMBER = np.dtype([("document", "<i8")])
 
+CHUNK_BYTES = 32 << 10
+"""A piece of a partition is read with what is around it in its first and last chunk, and a receipt has 8 bytes each."""
 _BLOCK_BYTES = 24 << 20
+
+
+def compute_chunk_checksums(content: NDArray[np.uint8]) -> bytes:
+    """Compute the checksum of each chunk of a file that begins here."""
+    view = content.data
+    chunks = (view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES))
+    return b"".join(map(xxhash.xxh3_64_digest, chunks))
 
 
 def make_records(kind: np.dtype[Any], **fields: NDArray[Any]) -> NDArray[Any]:
@@ -47,7 +57,7 @@ def make_records(kind: np.dtype[Any], **fields: NDArray[Any]) -> NDArray[Any]:
 
 
 def write_records(stem: OutputStem, suffix: str, records: NDArray[Any]) -> StoredFile:
-    """Write records to a file of their own."""
+    """Write records to a new file."""
     with RecordWriter(stem, suffix) as writer:
         writer.add(records)
         return writer.commit()
@@ -56,21 +66,20 @@ def write_records(stem: OutputStem, suffix: str, records: NDArray[Any]) -> Store
 def scatter_records(
     stem: OutputStem, suffix: str, records: NDArray[Any], partitions: NDArray[np.int64], num_partitions: int
 ) -> PartitionedFile:
-    """Write records to a partitioned file of their own, each with the number of its partition."""
+    """Write records to a new partitioned file, each with the number of its partition."""
     with PartitionWriter(stem, suffix, num_partitions, notes_bounds=True) as writer:
         writer.scatter(records, partitions)
         return writer.close()
 
 
 def read_records(root: Location, file: StoredFile, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Read all records of a file."""
-    return read_array(file.below(root), kind) if file.bytes else np.empty(0, kind)
+    """Read all records of a file, which is checked first."""
+    return map_records(root, file, kind).copy()
 
 
-def map_records(root: Location, path: str, kind: np.dtype[Any] | type, width: int | None = None) -> NDArray[Any]:
-    """Map a file that is not empty, so that only the records that are used are read; `width` of them make a row."""
-    records = map_array(path_below(root, path), kind)
-    return records if width is None else records.reshape(-1, width)
+def map_records(root: Location, file: StoredFile, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Map or fetch all records of a file, which is checked first. They cannot be written to."""
+    return np.frombuffer(file.read_intact(root) if file.bytes else b"", kind)
 
 
 class RecordWriter:
@@ -80,6 +89,8 @@ class RecordWriter:
         self._path = f"{stem.stem}{suffix}"
         self._file = PendingFile(stem.root / self._path, stem.run_id)
         self._syncs = stem.syncs
+        self._chunk = xxhash.xxh3_64()
+        self._checksums = bytearray()
 
     def __enter__(self) -> RecordWriter:
         self._file.__enter__()
@@ -91,12 +102,31 @@ class RecordWriter:
     def add(self, records: NDArray[Any]) -> None:
         """Append records to the file."""
         if records.size:
-            self._file.write(np.ascontiguousarray(records).reshape(-1).view(np.uint8).data)
+            content = np.ascontiguousarray(records).reshape(-1).view(np.uint8)
+            self._note_chunks(content)
+            self._file.write(content.data)
+
+    @property
+    def checksums(self) -> bytes:
+        """The checksum of each chunk of what was added (`PartitionedFile`)."""
+        return bytes(self._checksums) + (self._chunk.digest() if self._file.num_bytes % CHUNK_BYTES else b"")
 
     def commit(self) -> StoredFile:
         """Give the file its name, and sync it if the stem says so."""
         self._file.commit(sync=self._syncs)
         return StoredFile(path=self._path, bytes=self._file.num_bytes, xxh3=self._file.checksum)
+
+    def _note_chunks(self, content: NDArray[np.uint8]) -> None:
+        begun = self._file.num_bytes % CHUNK_BYTES
+        if begun:
+            self._chunk.update(content[: CHUNK_BYTES - begun].data)
+            if begun + len(content) < CHUNK_BYTES:
+                return
+            self._checksums += self._chunk.digest()
+            content = content[CHUNK_BYTES - begun :]
+        num_whole = len(content) // CHUNK_BYTES * CHUNK_BYTES
+        self._checksums += compute_chunk_checksums(content[:num_whole])
+        self._chunk = xxhash.xxh3_64(content[num_whole:].data)
 
 
 class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,8 +135,10 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
     file: StoredFile
     num_records: Count
     num_partitions: Count
+    checksums: bytes
+    """The xxh3 of each `CHUNK_BYTES` of the file: what is read of it is checked by chunks."""
     bounds: bytes = b""
-    """What is behind the records of the file, if it is on a store and was noted."""
+    """What follows the records of the file, if it is on a store and was noted."""
 
     def __post_init__(self) -> None:
         if len(self.bounds) % (8 * (self.num_partitions + 1)):
@@ -114,9 +146,7 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
 
     def read_all(self, root: Location, kind: np.dtype[Any]) -> NDArray[Any]:
         """Read the records of all partitions at once."""
-        if not self.num_records:
-            return np.empty(0, kind)
-        return read_array(self.file.below(root), kind, 0, self.num_records)
+        return self.read_located(root, kind, 0, self.num_records)
 
     def read_with_partitions(self, root: Location, kind: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Read the records of all partitions at once, and for each record the number of its partition."""
@@ -157,15 +187,45 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
 
     def read_located(self, root: Location, kind: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
         """Read consecutive records of the file."""
-        return read_array(self.file.below(root), kind, start * kind.itemsize, stop - start)
+        records = np.empty(stop - start, kind)
+        if len(records):
+            records.view(np.uint8)[:] = self._read_intact(root, start * kind.itemsize, stop * kind.itemsize)
+        return records
+
+    def _read_intact(self, root: Location, start: int, stop: int) -> NDArray[np.uint8]:
+        """Read a range of the file, with what is before and after it in its chunks."""
+        first, last = start // CHUNK_BYTES, -(-stop // CHUNK_BYTES)
+        end = min(last * CHUNK_BYTES, self.file.bytes)
+        try:
+            content = read_array(self.file.below(root), np.uint8, first * CHUNK_BYTES, end - first * CHUNK_BYTES)
+        except FileNotFoundError:
+            raise self.file.make_work_error(root, "is missing") from None
+        if compute_chunk_checksums(content) != self.checksums[8 * first : 8 * last]:
+            raise self.file.make_work_error(root, f"is damaged between the bytes {first * CHUNK_BYTES:,} and {end:,}")
+        return content[start - first * CHUNK_BYTES : stop - first * CHUNK_BYTES]
 
     def _read_bounds(self, root: Location, kind: np.dtype[Any]) -> NDArray[np.int64]:
         """Read where the partitions of each block begin, and where its last one ends."""
         if self.bounds:
             bounds = np.frombuffer(self.bounds, np.int64)
         else:
-            bounds = read_array(self.file.below(root), np.int64, self.num_records * kind.itemsize)
+            bounds = self._read_intact(root, self.num_records * kind.itemsize, self.file.bytes).copy().view(np.int64)
         return bounds.reshape(-1, self.num_partitions + 1)
+
+
+class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a task, whose receipt depends on all files that its fields name."""
+
+    def files(self) -> list[StoredFile]:
+        """List the files that its fields name."""
+        files: list[StoredFile] = []
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, TaskFiles):
+                files += value.files()
+            elif isinstance(value, StoredFile | PartitionedFile):
+                files.append(value.file if isinstance(value, PartitionedFile) else value)
+        return files
 
 
 def view_partitioned(
@@ -223,6 +283,7 @@ class PartitionWriter(RecordWriter):
             file=self.commit(),
             num_records=self._num_written,
             num_partitions=self._num_partitions,
+            checksums=self.checksums,
             bounds=b"".join(bounds.tobytes() for bounds in self._bounds) if self._notes_bounds else b"",
         )
 

@@ -1,43 +1,64 @@
-"""Tasks that gather what is removed, by ranges of documents: near copies, and exact ones with their last survivors."""
+"""What `deduplicate` removes, by ranges of documents, and the streams of the next stage without it.
+
+Exact copies follow their survivor where that is removed itself. The lists are sorted, and in one file for each range,
+of which a stream reads its own part: 45 bytes for each document that is removed. Documents are numbered over all
+streams; a stream knows the number of its first one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 import numpy as np
+import xxhash
 
+from gristmill.core.records import select_rows
 from gristmill.pipeline.barriers.deduplicate.record_files import (
     NUMBER,
     PAIR,
     PartitionedFile,
+    TaskFiles,
     make_records,
     scatter_records,
     write_records,
 )
-from gristmill.pipeline.barriers.deduplicate.removal_lists import COUNT, REMOVAL
-from gristmill.shards.manifests.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.shards.stored_files import StoredFile, StoredRange
+from gristmill.steps.deduplicate.deduplicate import with_counts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.barriers.deduplicate.contexts import PartitionContext, PartitionTask
-    from gristmill.pipeline.barriers.deduplicate.documents import Documents
+    from gristmill.pipeline.barriers.deduplicate.documents import Documents, PartitionContext, PartitionTask
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
+    from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.storage.locations import Location
+
 
 ORIGIN_FIELDS = ("file", "position", "part")
+REMOVAL = np.dtype(
+    [
+        ("document", "<i8"),
+        ("survivor", "<i8"),
+        ("similarity", "<f8"),
+        ("is_exact", "?"),
+        ("file", "<u8"),  # the origin of the survivor
+        ("position", "<u8"),
+        ("part", "<u4"),
+    ]
+)
+COUNT = np.dtype([("document", "<i8"), ("count", "<i8")])
 
 
-class ScatteredRemovals(msgspec.Struct, frozen=True, kw_only=True):
+class ScatteredRemovals(TaskFiles, frozen=True, kw_only=True):
     """Removals, scattered by the range of the document that goes, and of the one that stays."""
 
     removals: PartitionedFile
     survivors: PartitionedFile
-
-    def files(self) -> list[StoredFile]:
-        """List the files that the receipt depends on."""
-        return [self.removals.file, self.survivors.file]
 
 
 def scatter_removals(stem: OutputStem, removals: NDArray[Any], documents: Documents) -> ScatteredRemovals:
@@ -50,7 +71,7 @@ def scatter_removals(stem: OutputStem, removals: NDArray[Any], documents: Docume
     )
 
 
-def run_follow(task: Task, context: Context) -> ScatteredRemovals:
+def redirect_copies(task: Task, context: Context) -> ScatteredRemovals:
     """Find the last survivors of exact copies, by the range of the document with the same text.
 
     If that is itself removed as a near copy of a third document, the third one is the survivor of both.
@@ -81,15 +102,11 @@ def run_follow(task: Task, context: Context) -> ScatteredRemovals:
     return scatter_removals(stage.open_stem(payload), removals, stage.documents)
 
 
-class RangeRemovals(msgspec.Struct, frozen=True, kw_only=True):
+class RangeRemovals(TaskFiles, frozen=True, kw_only=True):
     """The removals from a range of documents, and how many documents those of the range stand for."""
 
     removals: StoredFile
     counts: StoredFile
-
-    def files(self) -> list[StoredFile]:
-        """List the files that the receipt depends on."""
-        return [self.removals, self.counts]
 
 
 def run_gather(task: Task, context: Context) -> RangeRemovals:
@@ -105,3 +122,79 @@ def run_gather(task: Task, context: Context) -> RangeRemovals:
         removals=write_records(stem, ".removals", removals),
         counts=write_records(stem, ".counts", make_records(COUNT, document=survivors, count=counts + 1)),
     )
+
+
+def make_range(file: StoredFile, records: NDArray[Any], start: int, stop: int) -> StoredRange:
+    """Describe consecutive records of a file that holds these records."""
+    content = records[start:stop].view(np.uint8)
+    checksum = xxhash.xxh3_64_intdigest(content.data)
+    return StoredRange(file=file, start=start * records.itemsize, num_bytes=len(content), checksum=checksum)
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalList:
+    """The documents that are removed from one stream."""
+
+    first_document: int
+    """The number of the stream's first document."""
+    removals: StoredRange
+    counts: StoredRange | None
+    """None: the recipe does not ask for them."""
+    dropped: Mapping[str, int]
+    """Number of removed documents by reason."""
+
+    def load(self, root: Location) -> LoadedRemovals:
+        """Read the list into memory."""
+        removed = np.frombuffer(self.removals.read(root), REMOVAL)["document"] - self.first_document
+        counts = None if self.counts is None else np.frombuffer(self.counts.read(root), COUNT).copy()
+        return LoadedRemovals(self.first_document, removed, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRemovals:
+    """A removal list in memory."""
+
+    first_document: int
+    rows: NDArray[np.int64]
+    counts: NDArray[Any] | None
+
+    def apply(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        """Remove rows from a batch that begins with row `start` of the stream."""
+        stop = start + batch.num_rows
+        is_kept = np.ones(batch.num_rows, dtype=bool)
+        is_kept[self.rows[slice(*np.searchsorted(self.rows, [start, stop]))] - start] = False
+        survivors = select_rows(batch, is_kept)
+        if self.counts is None:
+            return survivors
+        numbers = self.counts["document"] - self.first_document
+        in_batch = slice(*np.searchsorted(numbers, [start, stop]))
+        counts = np.ones(batch.num_rows, dtype=np.int64)
+        counts[numbers[in_batch] - start] = self.counts["count"][in_batch]
+        return with_counts(survivors, counts[is_kept])
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSurvivors:
+    """A stored stream without the documents that were removed from it."""
+
+    stored: StoredInput
+    removed: RemovalList
+
+    is_copy: ClassVar[bool] = False
+    counters: ClassVar[Mapping[str, int]] = {}
+
+    @property
+    def num_rows(self) -> int:
+        return self.stored.num_rows
+
+    def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002
+        """Give the number of removed documents by reason."""
+        return self.removed.dropped
+
+    def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read the documents that stay."""
+        removals = self.removed.load(root)
+        start = 0
+        for batch in self.stored.batches(root, seed):
+            yield removals.apply(batch, start)
+            start += batch.num_rows

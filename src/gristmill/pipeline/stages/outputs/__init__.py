@@ -1,1 +1,5 @@
-"""How the records of a unit become files: one strategy for each kind of output (`unit_output`)."""
+"""How the records of a unit become files: one strategy for each kind of output (`unit_output.py`).
+
+A sink (`sinks.py`, `packing.py`) takes the records of a task and writes blocks to files by split (`split_files.py`).
+`quarantine.py`, `dropped.py` and `score_writer.py` keep what does not go into shards.
+"""

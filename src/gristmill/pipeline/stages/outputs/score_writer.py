@@ -17,15 +17,8 @@ import pyarrow as pa
 from gristmill.core.records import ORIGIN
 from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks
 from gristmill.shards.canonical import canonicalize_array, canonicalize_batch, pack_bits
-from gristmill.shards.manifests.stored_files import StoredFile
-from gristmill.shards.score_file import (
-    LANGUAGE,
-    ScoredStep,
-    ScoreEncoder,
-    ScoreHistograms,
-    ScoreLayout,
-    add_histograms,
-)
+from gristmill.shards.score_file import LANGUAGE, ScoredStep, ScoreEncoder, ScoreHistograms, ScoreLayout, add_histograms
+from gristmill.shards.stored_files import StoredFile
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
@@ -137,7 +130,9 @@ class ScoreWriter:
                 file.write(block)
             file.commit(sync=stem.syncs)
         stored = StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
-        return [ScoreBlocks(file=stored, num_bytes=file.num_bytes, rows=self._num_rows)]
+        return [
+            ScoreBlocks(file=stored, num_bytes=file.num_bytes, checksum=int(file.checksum, 16), rows=self._num_rows)
+        ]
 
 
 class _ScoredBatch:

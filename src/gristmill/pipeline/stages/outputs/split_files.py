@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 import pyarrow.compute as pc
+import xxhash
 
 from gristmill.core.records import INPUT_IDS, SPLIT
 from gristmill.core.splits import TRAIN
-from gristmill.shards.arrow_stream import origins_block, origins_footer, origins_header
 from gristmill.shards.block_index import ShardBlocks, decode_costs, encode_costs
+from gristmill.shards.canonical import origins_block, origins_footer, origins_header
 from gristmill.shards.formats.arrow import ArrowEncoder
 from gristmill.shards.formats.base import KeyedEncoder, SampleEncoder, has_sample_sizes
-from gristmill.shards.manifests.stored_files import StoredFile
+from gristmill.shards.stored_files import StoredFile, StoredRange
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
 from gristmill.storage.commit import PendingFile, is_lease_epoch
-from gristmill.storage.locations import StorePath
-from gristmill.storage.mapped_files import read_bytes
-from gristmill.storage.stored_paths import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.storage.locations import Count, StoredName, StorePath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,13 +39,15 @@ ORIGINS_SUFFIX = ".origins.arrow"
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
-    """Notes on the records of a file for the barrier behind the stage, taken while they were written."""
+    """Notes on the records of a file for the barrier after the stage, taken while they were written."""
 
     made_by: str
-    """A name of everything that decides what the files hold, beside the records."""
+    """A name of everything that decides what the files hold, besides the records."""
     files: list[StoredFile]
     counts: list[Count] = []
     """The numbers of records in the files, where the barrier needs them."""
+    checksums: list[bytes]
+    """The checksums of the chunks of these files."""
 
 
 class AnnotationWriter(Protocol):
@@ -70,16 +71,10 @@ class Annotator(Protocol):
         """Open the writer for one file; its own files begin with `stem`."""
 
 
-class ScoreBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks of one unit or slice: a file of their own, or a range of the dataset's score file."""
+class ScoreBlocks(StoredRange, frozen=True, kw_only=True):
+    """Blocks of one unit or slice: a separate file, or a range of the dataset's score file."""
 
-    file: StoredFile
-    start: Count = 0
-    num_bytes: Count
     rows: Count
-
-    def read(self, root: Location) -> bytes:
-        return read_bytes(self.file.below(root), self.start, self.num_bytes)
 
 
 class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,21 +103,27 @@ class SplitFile(msgspec.Struct, frozen=True, kw_only=True):
     origins: StoredFile | None = None
     origins_blocks: list[Count] = []
     """The bytes of each block of origins."""
+    origins_checksums: list[int] = []
+    """The xxh3 of each block of origins."""
+    versions: list[str] = []
+    """The versions of the file and of that with its origins when the receipt was written; empty for a later stage."""
     annotation: Annotation | None = None
 
-    def blocks(self) -> ShardBlocks | None:
-        """Describe its blocks for the index of the dataset; None if they were not noted when it was written."""
-        if self.rows and not self.block_checksums:
-            return None
+    def blocks(self) -> ShardBlocks:
+        """Describe its blocks for the index of the dataset."""
         costs = decode_costs(self.row_costs, self.rows)
         return ShardBlocks(
             self.first_block, self.data_blocks, self.row_blocks, self.block_checksums, [costs] if len(costs) else []
         )
 
+    def shard_files(self) -> list[StoredFile]:
+        """List the file, and that with its origins."""
+        return [self.data, *([self.origins] if self.origins is not None else [])]
+
     def files(self) -> list[StoredFile]:
-        """List the file and those beside it."""
+        """List the file and its side files."""
         annotated = self.annotation.files if self.annotation is not None else []
-        return [self.data, *([self.origins] if self.origins is not None else []), *annotated]
+        return [*self.shard_files(), *annotated]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class OutputStem:
 def open_stem(root: Location, stem: str, run_id: str, *, syncs: bool = True, source: str | None = None) -> OutputStem:
     """Name the files of one attempt at a task.
 
-    Where several machines can reach the folder, every attempt has names of its own: a worker that is believed dead may
+    Where several machines can reach the folder, every attempt has separate names: a worker that is believed dead may
     still write, but never to a file that a receipt names.
     """
     if is_lease_epoch(run_id) or isinstance(root, StorePath):
@@ -239,6 +240,7 @@ class _OpenSplitFile:
         name_file = partial(writer.stem.name_file, split, number, is_shard=writer.is_final)
         self._data = _BlockFile(writer, name_file(encoder.suffix), encoder.header(), encoder.footer())
         self._origins: _BlockFile | None = None
+        self._origins_checksums: list[int] = []
         if not encoder.holds_origins:
             header = origins_header(has_sizes=has_sample_sizes(encoder))
             self._origins = _BlockFile(writer, name_file(ORIGINS_SUFFIX), header, origins_footer())
@@ -278,7 +280,9 @@ class _OpenSplitFile:
             pieces = [block]
         self._data.add(*pieces)
         if self._origins is not None:
-            self._origins.add(origins_block(records, sizes))
+            block = origins_block(records, sizes)
+            self._origins_checksums.append(xxhash.xxh3_64_intdigest(block))
+            self._origins.add(block)
         if self._annotation is not None:
             self._annotation.add(records)
 
@@ -299,6 +303,7 @@ class _OpenSplitFile:
             row_costs=encode_costs(self._blocks.costs),
             origins=origins.commit() if origins is not None else None,
             origins_blocks=origins.blocks if origins is not None else [],
+            origins_checksums=self._origins_checksums,
             annotation=self._annotation.commit() if self._annotation is not None else None,
         )
 

@@ -11,16 +11,20 @@ decides what a slice writes and how the files of several slices become those of 
 | `RewrittenRecords` | tars with keys or a number of samples | shards | streams | records are written in order |
 | `PackedRows` | packed tokens | shards | streams | documents are packed |
 
-Joining is a task of its own in a worker, except for `StoredStreams`, where nothing needs to be written.
+Joining is a separate task in a worker, except for `StoredStreams`, where nothing needs to be written. The same blocks
+in the same order give the same shards, however many slices they come from. Memory: one block at a time.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import pyarrow as pa
 
 from gristmill.core.records import RECORD
-from gristmill.pipeline.stages.outputs.join_blocks import decode_blocks, join_blocks, write_framed
 from gristmill.pipeline.stages.outputs.sinks import (
     SinkResult,
     find_shard_schema,
@@ -28,23 +32,29 @@ from gristmill.pipeline.stages.outputs.sinks import (
     open_shard_sink,
     open_stream_sink,
 )
+from gristmill.pipeline.stages.outputs.split_files import ORIGINS_SUFFIX, SplitFile
 from gristmill.pipeline.stages.stored import StoredInput, read_streams
+from gristmill.shards.block_index import decode_costs, encode_costs
+from gristmill.shards.canonical import origins_footer, origins_header
 from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder, write_shard
+from gristmill.shards.stored_files import StoredFile, StoredRange
+from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import pyarrow as pa
+    import numpy as np
+    from numpy.typing import NDArray
 
     from gristmill.core.books import Account
     from gristmill.pipeline.planning.plan import Plan
-    from gristmill.pipeline.stages.outputs.packing import PackingSink
-    from gristmill.pipeline.stages.outputs.sinks import Sink
-    from gristmill.pipeline.stages.outputs.split_files import Annotator, OutputStem, SplitFile
-    from gristmill.steps.pack.pack import Pack
+    from gristmill.pipeline.stages.outputs.sinks import PackingSink, Sink
+    from gristmill.pipeline.stages.outputs.split_files import Annotator, OutputStem
+    from gristmill.shards.formats.base import Encoder
+    from gristmill.steps.pack import Pack
     from gristmill.steps.write import Write
-    from gristmill.storage.commit import PendingFile
+    from gristmill.storage.locations import Location
 
 
 class UnitOutput(Protocol):
@@ -79,55 +89,55 @@ class UnitOutput(Protocol):
         """How documents that units leave over are written; None: units leave nothing over."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredStreams:
-    """Arrow streams in the work folder, for the next stage. It reads the streams of all slices one after another."""
+class _Output:
+    """A base with what most outputs have in common."""
 
-    schema: pa.Schema
-    annotator: Annotator | None = None
-    """Notes what the barrier behind the stage has to know, while the records are at hand."""
-    reads_again: bool = False
-    """Whether the next stage reads texts and records from their files again, so that only their sizes are stored."""
-    needs_text: ClassVar[bool] = True
-    is_intermediate: ClassVar[bool] = True
+    @property
+    def needs_text(self) -> bool:
+        return True
 
-    def needs_join(self, num_slices: int) -> bool:  # noqa: ARG002  (part of `UnitOutput`)
+    @property
+    def is_intermediate(self) -> bool:
         return False
-
-    def open_sink(self, stem: OutputStem, num_slices: int) -> Sink:  # noqa: ARG002
-        return open_stream_sink(self.schema, stem, self.annotator, reads_again=self.reads_again)
-
-    def join(self, files: Sequence[SplitFile], stem: OutputStem) -> SinkResult:  # noqa: ARG002
-        return SinkResult(list(files))
-
-    def make_empty_accounts(self) -> list[Account]:
-        return []
 
     @property
     def leftover_output(self) -> PackedRows | None:
         return None
 
+    def make_empty_accounts(self) -> list[Account]:
+        return []
+
 
 @dataclass(frozen=True, slots=True)
-class _Shards:
+class StoredStreams(_Output):
+    """Arrow streams in the work folder, for the next stage. It reads the streams of all slices one after another."""
+
+    schema: pa.Schema
+    annotator: Annotator | None = None
+    """Notes what the barrier after the stage has to know, while the records are at hand."""
+
+    @property
+    def is_intermediate(self) -> bool:
+        return True
+
+    def needs_join(self, num_slices: int) -> bool:  # noqa: ARG002  (part of `UnitOutput`)
+        return False
+
+    def open_sink(self, stem: OutputStem, num_slices: int) -> Sink:  # noqa: ARG002
+        return open_stream_sink(self.schema, stem, self.annotator)
+
+    def join(self, files: Sequence[SplitFile], stem: OutputStem) -> SinkResult:  # noqa: ARG002
+        return SinkResult(list(files))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shards(_Output):
     """The base of the outputs that write shards of documents."""
 
     write: Write
     schema: pa.Schema
     holds_train: bool = False
     """Whether training records wait to be interleaved with those of other sources (`mixed_lane`)."""
-    is_intermediate: ClassVar[bool] = False
-
-    @property
-    def needs_text(self) -> bool:
-        return True
-
-    def make_empty_accounts(self) -> list[Account]:
-        return []
-
-    @property
-    def leftover_output(self) -> PackedRows | None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +211,13 @@ class RewrittenRecords(_Shards):
     def join(self, files: Sequence[SplitFile], stem: OutputStem) -> SinkResult:
         with open_shard_sink(self.write, self.schema, stem, holds_train=self.holds_train) as sink:
             for file in files:
-                for batch in StoredInput(file.data.path, file.rows).batches(stem.root):
+                for batch in StoredInput(file.data, file.rows).batches(stem.root):
                     sink.add(batch)
             return sink.commit()
 
 
 @dataclass(frozen=True, slots=True)
-class PackedRows:
+class PackedRows(_Output):
     """Shards of packed rows. Which documents share a row depends on all documents of the unit."""
 
     pack: Pack
@@ -218,8 +228,6 @@ class PackedRows:
     """Whether training rows wait to be interleaved with those of other sources (`mixed_lane`)."""
     packs_leftovers: bool = False
     """Whether the documents are leftovers of units, so that none of them is kept back again."""
-    needs_text: ClassVar[bool] = True
-    is_intermediate: ClassVar[bool] = False
 
     def needs_join(self, num_slices: int) -> bool:
         return num_slices > 1
@@ -229,14 +237,14 @@ class PackedRows:
 
     def join(self, files: Sequence[SplitFile], stem: OutputStem) -> SinkResult:
         with self._open_packing_sink(stem) as sink:
-            streams = [StoredInput(file.data.path, file.rows) for file in files]
+            streams = [StoredInput(file.data, file.rows) for file in files]
             for file, batches in zip(files, read_streams(streams, stem.root), strict=True):
                 for batch in batches:
                     sink.add(batch, file.split)  # leftovers have no column that names the split
             return sink.commit()
 
     def make_empty_accounts(self) -> list[Account]:
-        from gristmill.pipeline.stages.outputs.packing import make_empty_account  # noqa: PLC0415
+        from gristmill.pipeline.stages.outputs.sinks import make_empty_account  # noqa: PLC0415
 
         return [make_empty_account(self.pack)]
 
@@ -245,7 +253,7 @@ class PackedRows:
         return replace(self, packs_leftovers=True)
 
     def _open_packing_sink(self, stem: OutputStem) -> PackingSink:
-        from gristmill.pipeline.stages.outputs.packing import PackingSink  # noqa: PLC0415  (only for rows of tokens)
+        from gristmill.pipeline.stages.outputs.sinks import PackingSink  # noqa: PLC0415  (only for rows of tokens)
 
         return PackingSink(
             self.pack,
@@ -271,3 +279,158 @@ def choose_shard_output(write: Write, schema: pa.Schema, *, holds_train: bool = 
     if not open_encoder(write.shard_format, find_shard_schema(schema)).concatenates:
         return ReencodedParquet(write, schema, holds_train)
     return JoinedBlocks(write, schema, holds_train)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The records of one cell in a file of blocks."""
+
+    rows: int
+    tokens: int
+    trained_tokens: int
+    data: StoredRange
+    costs: NDArray[np.uint64]
+    """The attention cost of each row of tokens."""
+    origins: StoredRange | None
+
+
+def join_blocks(
+    files: Sequence[SplitFile],
+    stem: OutputStem,
+    suffix: str,
+    max_bytes: int,
+    write_data: Callable[[Iterator[bytes], PendingFile], None],
+    *,
+    header_bytes: int | None,
+    has_sizes: bool = False,
+) -> list[SplitFile]:
+    """Join the files of all slices of a unit into shards; `has_sizes`: their side files are indexes of samples.
+
+    Blocks are copied after a header of `header_bytes`; None: they are encoded again, so that the whole is one block.
+    `write_data` writes the blocks of one shard to its file. A shard ends with the block that brings it to `max_bytes`,
+    as it does where a single slice writes it (`SplitFileWriter`): otherwise the bytes would depend on the slices.
+    """
+    shards = []
+    write_origins = partial(_write_origins, has_sizes=has_sizes)
+    for split in sorted({file.split for file in files}):
+        blocks = [block for file in files if file.split == split for block in _locate_blocks(file)]
+        for number, shard_blocks in enumerate(_cut_into_shards(blocks, max_bytes)):
+            name_file = partial(stem.name_file, split, number, is_shard=True)
+            data = _write_file(stem, name_file(suffix), [block.data for block in shard_blocks], write_data)
+            origins = [block.origins for block in shard_blocks if block.origins is not None]
+            shards.append(
+                SplitFile(
+                    split=split,
+                    rows=sum(block.rows for block in shard_blocks),
+                    tokens=sum(block.tokens for block in shard_blocks),
+                    trained_tokens=sum(block.trained_tokens for block in shard_blocks),
+                    data=data,
+                    **_describe_blocks(shard_blocks, data, header_bytes),
+                    origins=_write_file(stem, name_file(ORIGINS_SUFFIX), origins, write_origins) if origins else None,
+                )
+            )
+    return shards
+
+
+def write_framed(encoder: Encoder, blocks: Iterable[bytes], file: PendingFile) -> None:
+    """Write blocks between the header and the footer of their format."""
+    file.write(encoder.header())
+    for block in blocks:
+        file.write(block)
+    file.write(encoder.footer())
+
+
+def decode_blocks(encoder: Encoder, blocks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Decode blocks of an encoder whose blocks are Arrow."""
+    for block in blocks:
+        yield from pa.ipc.open_stream(pa.py_buffer(encoder.header() + block + encoder.footer()))
+
+
+def _describe_blocks(blocks: Sequence[_Block], data: StoredFile, header_bytes: int | None) -> dict[str, Any]:
+    """Describe the blocks of a shard, as fields of its `SplitFile`."""
+    rows = [block.rows for block in blocks]
+    if header_bytes is None:
+        return {"data_blocks": [data.bytes], "row_blocks": [sum(rows)], "block_checksums": [int(data.xxh3, 16)]}
+    return {
+        "first_block": header_bytes,
+        "data_blocks": [block.data.num_bytes for block in blocks],
+        "row_blocks": rows,
+        "block_checksums": [block.data.checksum for block in blocks],
+        "row_costs": encode_costs([block.costs for block in blocks]),
+    }
+
+
+def _write_origins(blocks: Iterator[bytes], file: PendingFile, *, has_sizes: bool) -> None:
+    file.write(origins_header(has_sizes=has_sizes))
+    for block in blocks:
+        file.write(block)
+    file.write(origins_footer())
+
+
+def _locate_blocks(file: SplitFile) -> Iterator[_Block]:
+    start = origins_start = row = 0
+    costs = decode_costs(file.row_costs, file.rows)
+    for number, (rows, size) in enumerate(zip(file.row_blocks, file.data_blocks, strict=True)):
+        origins = None
+        if file.origins is not None:
+            origins = StoredRange(
+                file=file.origins,
+                start=origins_start,
+                num_bytes=file.origins_blocks[number],
+                checksum=file.origins_checksums[number],
+            )
+            origins_start += origins.num_bytes
+        tokens, trained = (counts[number] if counts else 0 for counts in (file.token_blocks, file.trained_blocks))
+        yield _Block(
+            rows=rows,
+            tokens=tokens,
+            trained_tokens=trained,
+            data=StoredRange(file=file.data, start=start, num_bytes=size, checksum=file.block_checksums[number]),
+            costs=costs[row : row + rows],
+            origins=origins,
+        )
+        start += size
+        row += rows
+
+
+def _cut_into_shards(blocks: Sequence[_Block], max_bytes: int) -> Iterator[list[_Block]]:
+    shard: list[_Block] = []
+    size = 0
+    for block in blocks:
+        shard.append(block)
+        # Data only: a header or an origin in the sum would move the borders between shards, and so change bytes.
+        size += block.data.num_bytes
+        if size >= max_bytes:
+            yield shard
+            shard, size = [], 0
+    if shard:
+        yield shard
+
+
+def _write_file(
+    stem: OutputStem,
+    path: str,
+    ranges: Sequence[StoredRange],
+    write_data: Callable[[Iterator[bytes], PendingFile], None],
+) -> StoredFile:
+    with PendingFile(stem.root / path, stem.run_id) as file:
+        write_data(_read_blocks(stem.root, ranges), file)
+        file.commit(sync=stem.syncs)
+    return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
+
+
+def _read_blocks(root: Location, ranges: Sequence[StoredRange]) -> Iterator[bytes]:
+    with ExitStack() as stack:
+        # The blocks of a file follow one another, but a shard may begin in the middle of one: keep each file open.
+        files: dict[str, BinaryIO] = {}
+        for block in ranges:
+            try:
+                file = files.get(block.file.path)
+                if file is None:
+                    file = files[block.file.path] = stack.enter_context(block.file.below(root).open("rb"))
+                file.seek(block.start)
+                content = file.read(block.num_bytes)
+            except FileNotFoundError:
+                raise block.file.make_work_error(root, "is missing") from None
+            block.check_content(root, content)
+            yield content

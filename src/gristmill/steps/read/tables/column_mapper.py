@@ -5,6 +5,11 @@ Types are those of the files, without encodings: dictionaries and views become p
 
 A column that the recipe names must have one type in all files. Other columns that the plan has seen stay columns, of
 JSON text if files disagree; the rest goes to `other_fields`.
+
+Columns of bytes in tables: plain ones, and the images and sounds of Hugging Face datasets, which are structs.
+
+Such a struct has the fields `bytes` and `path`. Here its bytes are the column, and the name of the file that they were
+read from is the column `<name>_path`. A row with a path and no bytes refers to a file elsewhere: it is quarantined.
 """
 
 from __future__ import annotations
@@ -17,31 +22,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
-from gristmill.core.json_text import (
-    JSON_TYPE,
-    NAN_AS_NULL,
-    count_not_finite,
-    is_json,
-    to_json_text,
-    to_json_values,
+from gristmill.core.json_values import JSON_TYPE, NAN_AS_NULL, count_not_finite, is_json, to_json_text, to_json_values
+from gristmill.core.media import (
+    ANY_IMAGE,
+    EXTENSION_NAME,
+    IMAGE,
+    PATH_SUFFIX,
+    find_member,
+    is_bytes,
+    is_media,
+    list_image_structs,
 )
-from gristmill.core.media import is_bytes, is_media
-from gristmill.core.names import find_nearest
-from gristmill.core.records import CARRIES_ALL, ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, TEXT, TEXT_TYPE, QuarantinedRecord
-from gristmill.steps.read.batches import build_batch, extra_columns
-from gristmill.steps.read.tables.media_columns import list_path_columns
-from gristmill.steps.unite.field_types import (
-    FieldType,
-    is_column_name,
-    is_storable,
-    join_types,
-    plain_type,
-    unite_types,
+from gristmill.core.records import (
+    CARRIES_ALL,
+    KEY,
+    ORIGIN,
+    ORIGIN_TYPE,
+    OTHER_FIELDS,
+    TEXT,
+    TEXT_TYPE,
+    QuarantinedRecord,
 )
+from gristmill.steps.read.cells import build_batch, extra_columns
+from gristmill.steps.read.field_types import FieldType, is_column_name, is_storable, join_types, plain_type, unite_types
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from gristmill.core.records import SourceFile
     from gristmill.steps.read.read import Read
@@ -153,7 +161,9 @@ class ColumnMapper:
         self._paths_of_media = dict(list_path_columns(stored_schema))
         """The columns of file names, with the columns of the images and sounds they belong to."""
         paths += [self._paths_of_media[name] for name in paths if name in self._paths_of_media]
-        self.top_level = [name for name in stored_schema.names if any(_is_inside(path, name) for path in paths)]
+        self.top_level = [
+            name for name in stored_schema.names if any(f"{path}.".startswith(f"{name}.") for path in paths)
+        ]
         """The file's columns that must be read."""
 
     def _sort_unnamed(self, stored_schema: pa.Schema) -> None:
@@ -284,14 +294,10 @@ def unite_file_columns(files: Iterable[dict[str, pa.DataType]]) -> dict[str, Fie
     united: dict[str, FieldType] = {}
     for columns in files:
         for name, kind in columns.items():
-            earlier = united.get(name, FieldType(kind, _explain_json(kind)))
+            earlier = united.get(name, FieldType(kind, "JSON in the files" if kind.equals(JSON_TYPE) else ""))
             both = unite_types(earlier.type, kind)
             united[name] = earlier if both == earlier.type else _merge_field_types(earlier, kind, both)
     return united
-
-
-def _explain_json(kind: pa.DataType) -> str:
-    return "JSON in the files" if kind.equals(JSON_TYPE) else ""
 
 
 def _merge_field_types(earlier: FieldType, kind: pa.DataType, both: pa.DataType | None) -> FieldType:
@@ -316,10 +322,6 @@ def join_file_columns(schemas: Iterable[tuple[str, dict[str, pa.DataType]]]) -> 
     return {name: kind for name, (_, kind) in joined.items()}
 
 
-def _is_inside(path: str, column: str) -> bool:
-    return path == column or path.startswith(f"{column}.")
-
-
 def _map_column(rows: pa.RecordBatch, path: str) -> pa.Array:
     """Return a column or a field in it, without its encoding."""
     name, *inner = [path] if path in rows.schema.names else path.split(".")
@@ -335,7 +337,12 @@ def _cast_to_plain_array(array: pa.Array) -> pa.Array:
     kind = plain_type(array.type)
     if pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
-    return array if array.type == kind else array.cast(kind)
+    if array.type == kind:
+        return array
+    if pa.types.is_nested(array.type):
+        # Arrow casts all values below a slice: of a column of lists that is cut into pieces, the whole column for each.
+        array = array.take(pa.array(range(len(array)), pa.int64()))
+    return array.cast(kind)
 
 
 Reasons = dict[int, tuple[str, str, bytes | None, int]]
@@ -369,3 +376,38 @@ def _check_texts(raw: pa.Array, most: int) -> tuple[pa.Array, Reasons]:
 def _rows(mask: pa.Array) -> list[int]:
     rows: list[int] = np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist()
     return rows
+
+
+def holds_bytes(schema: pa.Schema) -> bool:
+    """Whether a file has a column of bytes."""
+    return any(is_bytes(plain_type(field.type)) or is_media(field.type) for field in schema)
+
+
+def find_media_members(schema: pa.Schema) -> dict[str, str]:
+    """Find the extensions of the columns of bytes that are members of samples."""
+    members = dict.fromkeys(list_image_structs(schema), ANY_IMAGE)
+    for field in schema:
+        member = (find_member(field) or _name_member(field.name)) if is_bytes(plain_type(field.type)) else None
+        if member is not None:
+            members[field.name] = member
+    return members
+
+
+def _name_member(name: str) -> str | None:
+    """Name the member of a column of plain bytes by the column; None if it cannot be an extension."""
+    if name == IMAGE:
+        return ANY_IMAGE
+    return name if EXTENSION_NAME.fullmatch(name) else None
+
+
+def list_path_columns(schema: pa.Schema) -> Iterator[tuple[str, str]]:
+    """List the columns of file names for images and sounds, and the column that each belongs to.
+
+    Samples with a key need none: the names were made of it.
+    """
+    if KEY in schema.names:
+        return
+    for field in schema:
+        name = field.name + PATH_SUFFIX
+        if is_media(field.type) and name not in schema.names:
+            yield name, field.name

@@ -1,7 +1,8 @@
 """Parquet: cells of a fixed number of rows, chosen from the footer so that one holds about 4 MiB.
 
 Pages are read through a buffer of 1 MiB and decoded as they are needed, so a row group of any size takes the memory of
-a cell. A range that begins inside a row group decodes that group from its start.
+a cell. A range that begins inside a row group decodes that group from its start. A value that is stored once for many
+rows takes more memory than the footer says: then the largest value of the dictionary decides how many rows a cell has.
 
 Pages are one after the other in a row group, so a damaged one makes the rest of its group unreadable, from the batch of
 rows that contains it: these rows are quarantined as `damaged`, with their number. Which rows these are depends on the
@@ -10,6 +11,7 @@ file alone, since batches are counted from the start of each group.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,12 +21,13 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.records import QuarantinedRecord
 from gristmill.steps.read.cells import CELL_BYTES, CellBatch
-from gristmill.steps.read.foreign_files import advise_on_file
+from gristmill.steps.read.formats import advise_on_file
+from gristmill.steps.read.tables.arrow import MAX_ROW_BYTES, find_widest, is_expansion
 from gristmill.steps.read.tables.column_mapper import ColumnMapper
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from typing import BinaryIO
 
     import pyarrow.parquet as pq
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 1 << 20
 _MARK = b"PAR1"
+_MIN_RATIO = 64
 _END_BYTES = 8
 """The size of the footer and the mark."""
 
@@ -69,8 +73,12 @@ class ParquetReader:
             self._group_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
             num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
             self._columns = ColumnMapper(read, file, parquet.schema_arrow, schema)
+            groups = range(metadata.num_row_groups)
+            self._row_bytes = [_bound_row_bytes(parquet, stream, group, self._columns.top_level) for group in groups]
         self._num_rows = sum(self._group_rows)
         self._cell_rows = max(1, self._num_rows * cell_bytes // max(1, num_bytes))
+        if row_bytes := max(self._row_bytes, default=0):
+            self._cell_rows = max(1, min(self._cell_rows, cell_bytes // row_bytes))
 
     def cell_sizes(self) -> list[int]:
         num_cells = -(-self._num_rows // self._cell_rows)
@@ -125,6 +133,9 @@ class ParquetReader:
 
     def _group_runs(self, parquet: pq.ParquetFile, group: int, row: int) -> Iterator[_RowRun]:
         end = row + self._group_rows[group]
+        if self._row_bytes[group] > MAX_ROW_BYTES:
+            yield _RowRun(row, end - row, damage=f"a row may take {self._row_bytes[group]} bytes")
+            return
         batches = parquet.iter_batches(
             batch_size=self._cell_rows, row_groups=[group], columns=self._columns.top_level, use_threads=False
         )
@@ -135,7 +146,8 @@ class ParquetReader:
                 yield _RowRun(row, end - row, damage="the row group ends before them")
                 return
             except (pa.ArrowException, OSError) as error:
-                if not _is_damage(error):
+                # About the content Arrow raises a bare OSError, about a file one with a number or a subclass.
+                if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
                     error.add_note(f"while reading {self._file.path}")
                     raise
                 yield _RowRun(row, end - row, damage=str(error))
@@ -170,9 +182,44 @@ def _cut_at_cells(runs: Iterator[_RowRun], cell_rows: int) -> Iterator[_RowRun]:
                 yield piece
 
 
-def _is_damage(error: Exception) -> bool:
-    """Whether an error is about the content: for that Arrow raises a bare OSError, the system one with a number."""
-    return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
+def _bound_row_bytes(parquet: pq.ParquetFile, stream: BinaryIO, group: int, names: Collection[str]) -> int:
+    """Return the most bytes that a row of a group takes in memory, on average; 0 if the footer says about that.
+
+    A value that is stored once may be in a million rows: it is in the dictionary, which is read first of all.
+    """
+    metadata = parquet.metadata.row_group(group)
+    num_bytes = 0
+    for index in range(metadata.num_columns):
+        column = metadata.column(index)
+        path = column.path_in_schema
+        if not any(path == name or path.startswith(f"{name}.") for name in names):
+            continue
+        value_bytes = max(8, parquet.schema.column(index).length or 0)
+        # The footer may say too little.
+        most = max(column.total_uncompressed_size, _MIN_RATIO * column.total_compressed_size)
+        if column.has_dictionary_page and is_expansion(column.num_values * most, metadata.total_byte_size):
+            value_bytes += min(most, _find_widest_in_dictionary(parquet, stream, group, path))
+        num_bytes += column.num_values * value_bytes
+    is_ordinary = not is_expansion(num_bytes, metadata.total_byte_size)
+    return 0 if is_ordinary else num_bytes // max(1, metadata.num_rows)
+
+
+def _find_widest_in_dictionary(parquet: pq.ParquetFile, stream: BinaryIO, group: int, path: str) -> int:
+    """Return the size of the largest value in the dictionary of a column; more than any if it cannot be known."""
+    import pyarrow.parquet as pq  # noqa: PLC0415  (as below)
+
+    try:
+        file = pq.ParquetFile(
+            stream, metadata=parquet.metadata, read_dictionary=[path], buffer_size=_BUFFER_BYTES, pre_buffer=False
+        )
+        batches = file.iter_batches(batch_size=1, row_groups=[group], columns=[path], use_threads=False)
+        values = next(batches).column(0)
+    except (StopIteration, pa.ArrowException, OSError):  # damaged: told when the rows are read
+        return 0
+    while pa.types.is_nested(values.type):
+        values = values.field(0) if pa.types.is_struct(values.type) else values.values
+    is_known = pa.types.is_dictionary(values.type) and len(values.dictionary)
+    return find_widest(values.dictionary) if is_known else sys.maxsize
 
 
 def _open_parquet(stream: BinaryIO, path: str) -> pq.ParquetFile:

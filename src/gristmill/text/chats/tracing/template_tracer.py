@@ -11,23 +11,21 @@ the first records that use it, and a difference ends the run. So plans never cha
 from __future__ import annotations
 
 from contextlib import suppress
-from time import monotonic
+from time import thread_time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gristmill.core.errors import ParityError
-from gristmill.text.chats.template_limits import TemplateTimeout
-from gristmill.text.chats.tracing.blind_messages import OpaqueMessages, can_stretch
-from gristmill.text.chats.tracing.environment import can_trace, make_tracing_environment
-from gristmill.text.chats.tracing.opaque import OpaqueText, OrderlessDict, find_number
-from gristmill.text.chats.tracing.recording import GiveUp, Recording
-from gristmill.text.chats.tracing.text_plan import TextPlan
-from gristmill.text.chats.tracing.texts_of_chats import (
+from gristmill.text.chats.jinja_environment import TemplateTimeout
+from gristmill.text.chats.tracing.environment import OpaqueMessages, can_stretch, can_trace, make_tracing_environment
+from gristmill.text.chats.tracing.plans import (
     NoOutline,
     OpaqueChat,
+    TextPlan,
     outline_variables,
     take_apart,
     take_message_apart,
 )
+from gristmill.text.chats.tracing.recording import GiveUp, OpaqueText, OrderlessDict, Recording, find_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -67,13 +65,24 @@ class TemplateTracer:
     """Renders conversations with the plans of one template."""
 
     def __init__(
-        self, source: str, variables: Mapping[str, Any], today: date | None, restart_clock: Callable[[], None] | None
+        self,
+        source: str,
+        variables: Mapping[str, Any],
+        today: date | None,
+        restart_clock: Callable[[], None] | None,
+        *,
+        min_occurrences: int = MIN_OCCURRENCES,
+        num_compared: int = NUM_COMPARED,
+        max_plans: int = MAX_PLANS,
     ) -> None:
         """`restart_clock` is called when a trace has taken long, so that Jinja has its whole time for the record."""
         self._source = source
         self._variables = variables
         self._today = today
         self._restart_clock = restart_clock
+        self._min_occurrences = min_occurrences
+        self._num_compared = num_compared
+        self._max_plans = max_plans
         self._environment: Any = None
         self._template: Any = None
         self._can_stretch: bool | None = None
@@ -114,14 +123,14 @@ class TemplateTracer:
             # A record is rendered several times, with marks in it: that is one occurrence.
             outline.num_seen += outline.last_record != self._num_records
             outline.last_record = self._num_records
-            if outline.num_seen < MIN_OCCURRENCES:
+            if outline.num_seen < self._min_occurrences:
                 return None
             plan = self._add_plan(outline, messages, tools, variables, texts)
             pieces = plan.fill(texts) if plan is not None else None
         if plan is None or pieces is None:
             return None
         text = "".join(pieces)
-        if plan.num_uses < NUM_COMPARED:
+        if plan.num_uses < self._num_compared:
             plan.num_uses += 1
             expected = render_with_jinja()
             if expected != text:
@@ -131,7 +140,7 @@ class TemplateTracer:
     def make_plan(self, messages: Sequence[Mapping[str, Any]]) -> TextPlan | None:
         """Make the plan of a conversation that has only roles and contents; the caller keeps it.
 
-        It holds whatever the order of the two keys: a template that looks at that order has no such plan.
+        It holds for any order of the two keys: a template that looks at that order has no such plan.
         """
         texts = [message["content"] for message in messages]
         return self._trace(messages, None, {}, texts, is_orderless=True)
@@ -151,7 +160,7 @@ class TemplateTracer:
 
     def count_plan(self, num_chars: int) -> bool:
         """Count a plan that was made elsewhere towards the limits; tells whether it is within them."""
-        if self.is_closed or self._num_plans >= MAX_PLANS:
+        if self.is_closed or self._num_plans >= self._max_plans:
             return False
         self._num_plans += 1
         self._num_chars += num_chars
@@ -210,9 +219,9 @@ class TemplateTracer:
         is_blind: bool = False,
     ) -> TextPlan | None:
         """Make a plan by running the template; None if it does something that is not understood."""
-        if self.is_closed or self._num_plans >= MAX_PLANS:
+        if self.is_closed or self._num_plans >= self._max_plans:
             return None
-        started = monotonic()
+        started = thread_time()
         recording = Recording(texts)
         plan: TextPlan | None = None
         try:
@@ -223,7 +232,7 @@ class TemplateTracer:
             plan = None
         except TemplateTimeout:
             self.is_closed = True
-        if monotonic() - started > _MAX_SECONDS:
+        if thread_time() - started > _MAX_SECONDS:
             self.is_closed = True
             if self._restart_clock is not None:
                 self._restart_clock()

@@ -11,7 +11,9 @@ from types import BuiltinMethodType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.jinja_environment import to_json
-from gristmill.text.chats.tracing.opaque import (
+from gristmill.text.chats.tracing.recording import (
+    METHODS,
+    GiveUp,
     Opaque,
     OpaqueList,
     OpaqueMethod,
@@ -21,7 +23,6 @@ from gristmill.text.chats.tracing.opaque import (
     find_number,
     join_texts,
 )
-from gristmill.text.chats.tracing.recording import METHODS, GiveUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -346,8 +347,8 @@ def extend_sandbox(sandbox: Any) -> Any:
             if len(others) != len(leaves) or written.count(_HOLE) != len(leaves):
                 raise GiveUp("tojson")
             for part in others:
-                number, _, behind = part.partition('."')
-                parts += [leaves[int(number)].quote(ensure_ascii=ensure_ascii), behind]
+                number, _, after = part.partition('."')
+                parts += [leaves[int(number)].quote(ensure_ascii=ensure_ascii), after]
             return join_texts(self.recording, parts)
 
         def apply_test(self, name: str, run: Callable[[], Any], values: tuple[Any, ...], kwargs: Any) -> Any:

@@ -1,1 +1,0 @@
-"""What this machine gives a job: its cores, its memory, and which worker may use which."""

@@ -1,1 +1,0 @@
-"""Worker processes as their parent sees them: how they are started, spoken to, killed and reaped."""

@@ -1,1 +1,0 @@
-"""Where a run takes place: in this process or in worker processes."""

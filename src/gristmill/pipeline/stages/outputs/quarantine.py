@@ -1,0 +1,271 @@
+"""Quarantined records as JSON lines: where each came from, at which step, why, and the record itself.
+
+A record that is not UTF-8 is kept in base64. Of a record above 1 MiB only the origin is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gristmill.core.errors import TooManyBadError
+from gristmill.core.records import ORIGIN
+from gristmill.shards.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from gristmill.core.books import Account
+    from gristmill.core.records import QuarantinedRecord
+    from gristmill.storage.commit import PendingFile
+
+
+MAX_RECORD_BYTES = 1 << 20
+MAX_CONSECUTIVE_QUARANTINED = 100
+"""A task fails when this many records of a cell in a row are quarantined: then the step is wrong, not the records."""
+ENVIRONMENT_REASONS = frozenset({"worker_died", "timeout", "out_of_memory"})
+"""Reasons that depend on the machine and not on the record: another run might keep it."""
+
+
+class QuarantinedRuns(msgspec.Struct, frozen=True):
+    """The lengths of runs of quarantined records of a step: at the start, the longest, and at the end.
+
+    >>> QuarantinedRuns(0, 2, 1).followed_by(QuarantinedRuns(3, 3, 3, is_all=True))
+    QuarantinedRuns(first=0, longest=4, last=4, is_all=False)
+    """
+
+    first: int = 0
+    longest: int = 0
+    last: int = 0
+    is_all: bool = False
+    """Whether there is no good record among them."""
+
+    def followed_by(self, other: QuarantinedRuns) -> QuarantinedRuns:
+        """Return the runs of these records and the `other` ones together."""
+        return QuarantinedRuns(
+            self.first + other.first if self.is_all else self.first,
+            max(self.longest, other.longest, self.last + other.first),
+            self.last + other.last if other.is_all else other.last,
+            self.is_all and other.is_all,
+        )
+
+
+_NO_RECORDS = QuarantinedRuns(is_all=True)
+
+
+class LastQuarantined(msgspec.Struct, frozen=True, array_like=True):
+    """The last record that a step has quarantined: the relative path of its file, its position and its error."""
+
+    file: str | None = None
+    about: str = ""
+
+
+class PartQuarantine(msgspec.Struct, frozen=True, kw_only=True):
+    """The records that a step has quarantined in one part of a cell; those of all parts are those of the cell."""
+
+    account: int
+    """The number of the step's account in the books of the slice."""
+    runs: QuarantinedRuns
+    last: LastQuarantined = LastQuarantined()
+    file: StoredFile | None = None
+
+
+class QuarantineWriter:
+    """Counts and writes the quarantined records of one task.
+
+    `paths` are the relative paths of input files by id. `open_file` opens the task's quarantine file; most tasks need
+    none.
+    """
+
+    def __init__(
+        self, source: str, max_quarantine: float, paths: Mapping[int, str], open_file: Callable[[], PendingFile]
+    ) -> None:
+        self._source = source
+        self._max_quarantine = max_quarantine
+        self._paths = paths
+        self._open_file = open_file
+        self._runs: dict[int, QuarantinedRuns] = {}
+        """Runs in the current cell, by the id of the account: two steps may have one name."""
+        self.file: PendingFile | None = None
+
+    def begin_cell(self) -> None:
+        """Count runs of quarantined records from zero again: a run ends with its cell, wherever tasks begin."""
+        self._runs.clear()
+
+    def add(self, account: Account, records: list[QuarantinedRecord], batch: pa.RecordBatch) -> None:
+        """Quarantine records of a step; `batch` is what the step got, with these records or without them.
+
+        Raises:
+            TooManyBadError: Too many records in a row were quarantined, counted across the batches of a cell.
+        """
+        if not records and not batch.num_rows:
+            return
+        runs = QuarantinedRuns()
+        if records:
+            file = self._find_file(account)
+            for record in records:
+                account.quarantined[record.reason] += record.num_records
+                if record.is_unread:
+                    account.counters["unread_bytes"] += record.num_bytes
+                file.write(encode_line(self._source, self._paths.get(record.file), account.step, record))
+            runs = measure_quarantined_runs(batch.column(ORIGIN), records)
+        runs = self._runs.get(id(account), _NO_RECORDS).followed_by(runs)
+        self._runs[id(account)] = runs
+        if records:
+            last = records[-1]
+            about = f"position {last.position}: {last.message}"
+            self._check_runs(account, runs, LastQuarantined(self._paths.get(last.file), about))
+
+    def _find_file(self, account: Account) -> PendingFile:  # noqa: ARG002  (see `PartQuarantineWriter`)
+        if self.file is None:
+            self.file = self._open_file()
+        return self.file
+
+    def _check_runs(self, account: Account, runs: QuarantinedRuns, last: LastQuarantined) -> None:
+        check_runs(self._source, account.step, runs, last, self._max_quarantine)
+
+
+class PartQuarantineWriter(QuarantineWriter):
+    """Writes the quarantined records of a task that has one part of a cell.
+
+    Each step has a separate file, because the records of a cell are listed step by step. Whether there were too many
+    in a row is known when all parts are there.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        max_quarantine: float,
+        paths: Mapping[int, str],
+        open_file: Callable[[int], PendingFile],
+        accounts: Sequence[Account],
+    ) -> None:
+        self._numbers = {id(account): number for number, account in enumerate(accounts)}
+        self._files: dict[int, PendingFile] = {}
+        self._last: dict[int, LastQuarantined] = {}
+        self._open_numbered = open_file
+        super().__init__(source, max_quarantine, paths, lambda: open_file(0))
+
+    def finish(self, commit: Callable[[PendingFile], StoredFile]) -> list[PartQuarantine]:
+        """Commit the files, and return what each account that had records has quarantined."""
+        numbered_runs = [(self._numbers[key], runs) for key, runs in self._runs.items()]
+        return [
+            PartQuarantine(
+                account=number,
+                runs=runs,
+                last=self._last.get(number, LastQuarantined()),
+                file=commit(self._files[number]) if number in self._files else None,
+            )
+            for number, runs in sorted(numbered_runs, key=lambda entry: entry[0])
+        ]
+
+    def _find_file(self, account: Account) -> PendingFile:
+        number = self._numbers[id(account)]
+        if number not in self._files:
+            self._files[number] = self._open_numbered(number)
+        return self._files[number]
+
+    def _check_runs(self, account: Account, runs: QuarantinedRuns, last: LastQuarantined) -> None:  # noqa: ARG002
+        self._last[self._numbers[id(account)]] = last
+
+
+def check_runs(source: str, step: str, runs: QuarantinedRuns, last: LastQuarantined, max_quarantine: float) -> None:
+    """Raise `TooManyBadError` if too many records of a cell in a row were quarantined; `last` is the last one."""
+    # Where all records may be quarantined, a run of them means nothing.
+    if runs.longest >= MAX_CONSECUTIVE_QUARANTINED and max_quarantine < 1:
+        raise TooManyBadError(
+            f"step {step}: {runs.longest} records in a row could not be used; the last, at {last.file} {last.about}",
+            help="fix the step or the recipe's field names; what was finished is kept",
+            source=source,
+            files=[last.file],
+        )
+
+
+def join_runs(
+    source: str, parts: Iterable[Sequence[PartQuarantine]], steps: Sequence[str], max_quarantine: float
+) -> None:
+    """Raise `TooManyBadError` for a cell in whose parts, one after another, too many records in a row are bad."""
+    runs = dict.fromkeys(range(len(steps)), _NO_RECORDS)
+    last: dict[int, LastQuarantined] = {}
+    for part in parts:
+        for entry in part:
+            runs[entry.account] = runs[entry.account].followed_by(entry.runs)
+            if entry.last.about:
+                last[entry.account] = entry.last
+    for number, step in enumerate(steps):
+        check_runs(source, step, runs[number], last.get(number, LastQuarantined()), max_quarantine)
+
+
+def measure_quarantined_runs(origin_column: pa.StructArray, bad: Sequence[QuarantinedRecord]) -> QuarantinedRuns:
+    """Measure how many bad records follow each other.
+
+    `origin_column` holds the origins of records, the bad ones among them or not. Records are put in the order
+    of their origins.
+
+    >>> from gristmill.core.records import documents
+    >>> from gristmill.core.records import QuarantinedRecord
+    >>> seen = documents(["a", "b", "c", "d", "e"]).column("origin")
+    >>> bad = [QuarantinedRecord(**seen[row].as_py(), reason="", message="") for row in (0, 1, 3)]
+    >>> measure_quarantined_runs(seen, bad)
+    QuarantinedRuns(first=2, longest=2, last=0, is_all=False)
+    """
+    names = ("file", "position", "part")
+    origins = [origin_column.field(name).to_numpy().astype(np.uint64) for name in names]
+    bad_origins = [np.array([getattr(record, name) for record in bad], np.uint64) for name in names]
+    is_good = ~np.isin(_hash_origins(*origins), _hash_origins(*bad_origins))
+    keys = [
+        np.concatenate([values[is_good], bad_values]) for values, bad_values in zip(origins, bad_origins, strict=True)
+    ]
+    is_bad = np.repeat([False, True], [int(np.count_nonzero(is_good)), len(bad)])[np.lexsort(keys[::-1])]
+    ends = np.flatnonzero(~is_bad)
+    if not len(ends):
+        return QuarantinedRuns(len(bad), len(bad), len(bad), is_all=True)
+    gaps = np.diff(ends, prepend=-1) - 1
+    last = len(is_bad) - int(ends[-1]) - 1
+    return QuarantinedRuns(int(ends[0]), max(int(gaps.max()), last), last)
+
+
+def _hash_origins(
+    file: NDArray[np.uint64], position: NDArray[np.uint64], part: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Hash each origin to one number. A collision would only miscount a run by one."""
+    hashes: NDArray[np.uint64] = file ^ (position * np.uint64(0x9E3779B97F4A7C15)) ^ (part << np.uint64(40))
+    return hashes
+
+
+def encode_line(source: str, path: str | None, step: str, bad: QuarantinedRecord) -> bytes:
+    """Encode one line of a quarantine file. Without a path it holds the file's id, for `fill_in_path`."""
+    entry: dict[str, object] = {
+        "source": source,
+        "file": bad.file if path is None else path,
+        "position": bad.position,
+        "part": bad.part,
+        "step": step,
+        "reason": bad.reason,
+        "error": bad.message,
+        "bytes": bad.num_bytes or len(bad.raw or b""),
+    }
+    if bad.num_records > 1:
+        entry["records"] = bad.num_records
+    if bad.traceback:
+        entry["traceback"] = bad.traceback
+    if bad.raw is not None and len(bad.raw) <= MAX_RECORD_BYTES:
+        try:
+            entry["record"] = bad.raw.decode()
+        except UnicodeDecodeError:
+            entry["record_base64"] = base64.b64encode(bad.raw).decode()
+    return msgspec.json.encode(entry) + b"\n"
+
+
+def fill_in_path(line: bytes, paths: Mapping[int, str]) -> bytes:
+    """Put the path of its file into a line of a task that read no files, and so knew only the file's id."""
+    entry = msgspec.json.decode(line)
+    if isinstance(entry["file"], int):
+        entry["file"] = paths[entry["file"]]
+    return msgspec.json.encode(entry) + b"\n"

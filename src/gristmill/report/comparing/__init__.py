@@ -1,1 +1,0 @@
-"""What two datasets differ in: shards, documents, tokens, recipes."""

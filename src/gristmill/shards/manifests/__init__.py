@@ -1,1 +1,0 @@
-"""The manifest of a dataset: its parts, the whole, and its file."""

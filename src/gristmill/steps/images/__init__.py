@@ -1,1 +1,0 @@
-"""The step `images`, and decoded images for users' functions."""

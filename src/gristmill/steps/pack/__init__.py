@@ -1,1 +1,0 @@
-"""`pack`: documents of all lengths, packed into training rows of one length."""

@@ -1,1 +1,0 @@
-"""Readers of CSV and TSV files."""

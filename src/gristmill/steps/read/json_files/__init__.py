@@ -1,1 +1,0 @@
-"""Readers of JSON: lines, arrays, and Python records."""

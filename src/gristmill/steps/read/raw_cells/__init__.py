@@ -1,1 +1,0 @@
-"""Files of bytes, cut into cells and records."""

@@ -1,1 +1,0 @@
-"""Readers of tar files and WebDataset samples."""

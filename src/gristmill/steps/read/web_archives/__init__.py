@@ -1,1 +1,0 @@
-"""Web archives: WARC files of pages as they were fetched, and WET files of their texts."""

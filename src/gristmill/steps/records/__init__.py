@@ -1,1 +1,0 @@
-"""Support for steps that work on single records or columns. No step of a recipe is in here."""

@@ -1,1 +1,0 @@
-"""Compressed streams, read and written."""

@@ -1,1 +1,0 @@
-"""Which files there are: patterns, local folders, remote ones."""

@@ -1,1 +1,0 @@
-"""Tars: where their members are."""

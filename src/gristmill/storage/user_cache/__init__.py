@@ -1,1 +1,0 @@
-"""What is kept in the user's cache folder: blocks and copies of remote files, plans."""

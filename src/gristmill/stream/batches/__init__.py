@@ -1,1 +1,0 @@
-"""From rows in memory to the arrays of a batch."""

@@ -1,0 +1,215 @@
+"""The arrays of a batch: rows are widened, padded and labeled by one kernel that writes every array in one pass."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import msgspec
+import numpy as np
+
+from gristmill.core.checks import check_bool, check_choice, check_whole_number
+from gristmill.core.errors import UsageError
+from gristmill.stream.mapped_memory import memory
+from gristmill.stream.stream_kernels import A_DOCUMENTS, A_FILLED, A_SHARD, A_STORED, align_documents, fill
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+
+INPUT_IDS = "input_ids"
+MATRICES = (INPUT_IDS, "labels", "position_ids", "document_ids", "attention_mask")
+FIELDS = (*MATRICES, "cu_seqlens", "row_mask")
+_MAX_WIDTH = 1 << 24
+_EMPTY_MATRICES = {dtype: np.empty((0, 0), dtype=dtype) for dtype in ("int64", "int32")}
+_NO_ENDS = np.empty(0, dtype=np.int32)
+
+
+class Collate(msgspec.Struct, frozen=True, kw_only=True):
+    """The arrays that a batch holds, and their form.
+
+    `fields` names the arrays: `Collate(fields=("input_ids", "labels", "position_ids", "cu_seqlens"))`; there are also
+    `document_ids`, `attention_mask` and `row_mask`.
+
+    `labels` are the ids themselves, as `transformers` expects them (the model shifts), or with `labels="shifted"` the
+    ids that follow, as Megatron expects them. Padding and tokens that are not trained have the label -100.
+    """
+
+    fields: tuple[str, ...] = (INPUT_IDS, "labels")
+    """The arrays: input_ids, labels, position_ids, document_ids (-1 on padding), attention_mask, cu_seqlens (with
+    max_seqlen; padding counts as a document), row_mask (False for rows that only fill up the last batch)."""
+    dtype: Literal["int64", "int32"] = "int64"
+    labels: Literal["same", "shifted"] = "same"
+    learn_first_token: bool = True
+    """Whether the first token of a document is trained, although it is predicted from the end of another document."""
+    pad_to_multiple: int = 1
+    """Rows of different lengths are padded to the longest of the batch, rounded up to a multiple of this."""
+    align: int = 1
+    """Pad each document to a multiple of this, in rows that were packed with `pack: {align: …}`. The padding belongs to
+    the document in position_ids and cu_seqlens, and first tokens of documents are not trained."""
+    pad_id: int | None = None
+    """The id of all padding. None: rows keep the padding that they were packed with, and added padding has the id that
+    the tokenizer defines, or else its end-of-text id."""
+    flatten: bool = False
+    """Put all rows of a batch into one, as models of transformers expect packed documents. `cu_seqlens` then has the
+    names that their flash attention reads: cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k. First tokens of
+    documents are not trained. Needs position_ids."""
+    cu_seqlens_size: int | None = None
+    """Fill `cu_seqlens` up to this many numbers with its last one, so that its shape never changes."""
+
+    def __post_init__(self) -> None:
+        fields: Any = self.fields
+        if isinstance(fields, str):
+            raise UsageError(f'fields must be a list: ("{fields}",)')
+        changes: dict[str, Any] = {
+            "fields": tuple(fields),
+            "pad_to_multiple": check_whole_number("pad_to_multiple", self.pad_to_multiple, least=1, most=_MAX_WIDTH),
+            "align": check_whole_number("align", self.align, least=1, most=_MAX_WIDTH),
+            "learn_first_token": check_bool("learn_first_token", self.learn_first_token),
+            "flatten": check_bool("flatten", self.flatten),
+        }
+        if self.pad_id is not None:
+            changes["pad_id"] = check_whole_number("pad_id", self.pad_id, least=-(1 << 31), most=(1 << 31) - 1)
+        if self.cu_seqlens_size is not None:
+            changes["cu_seqlens_size"] = check_whole_number(
+                "cu_seqlens_size", self.cu_seqlens_size, least=2, most=1 << 31
+            )
+        for name, value in changes.items():
+            msgspec.structs.force_setattr(self, name, value)
+        for field in self.fields:
+            check_choice("fields", field, FIELDS)
+        check_choice("dtype", self.dtype, ("int64", "int32"))
+        check_choice("labels", self.labels, ("same", "shifted"))
+        if INPUT_IDS not in self.fields:
+            raise UsageError("a batch must hold input_ids", help=f'fields=("{INPUT_IDS}", …)')
+        if self.flatten and "position_ids" not in self.fields:
+            raise UsageError(
+                "flatten needs position_ids: without them a model counts positions through all rows of the batch",
+                help='fields=("input_ids", "labels", "position_ids", "cu_seqlens")',
+            )
+
+
+class Batch(dict[str, Any]):
+    """The arrays of a batch by name, so that `model(**batch)` works, with the rows that it consists of as attributes.
+
+    `first_row` and `next_row` are those of the *global* batch, the same on every rank. A run that has used this batch
+    resumes at `next_row`.
+    """
+
+    first_row: int
+    next_row: int
+    sources: NDArray[np.int64]
+    """The source of each row, as a number in `Stream.sources`; -1 for rows that only fill up the last batch."""
+    tokens: NDArray[np.int64]
+    """The number of tokens in each row, without padding."""
+    num_positions: int
+    """The number of tokens in all rows together, with padding."""
+    num_replaced: int = 0
+    """The number of samples that could not be used, and were replaced by others."""
+    num_skipped: int = 0
+    """The number of samples that `transform` left out, and that were replaced by others."""
+
+    def to(self, *arguments: Any, **options: Any) -> Self:
+        """Return the batch with its tensors on another device; the arguments are those of `torch.Tensor.to`.
+
+        Lightning and accelerate call this too, instead of making a plain copy of the mapping without the attributes.
+        """
+        moved = copy.copy(self)
+        moved.update({name: _move(value, arguments, options) for name, value in self.items()})
+        return moved
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Explain why an attribute is missing: a plain `Trainer` and parts of accelerate copy only the arrays."""
+        reason = ""
+        if name in (*Batch.__annotations__, "row_mask"):
+            reason = (
+                ": a library made it of the arrays of another batch, with type(batch)({…}); read the attributes before "
+                "that, put row_mask into the fields of Collate, or use StreamTrainer"
+            )
+        raise AttributeError(f"this batch has no attribute {name!r}{reason}", name=name, obj=self)
+
+    @property
+    def row_mask(self) -> NDArray[np.bool_]:
+        """False for rows that only fill up the last batch."""
+        return self.sources >= 0
+
+
+def _move(value: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    if hasattr(value, "to"):
+        return value.to(*arguments, **options)
+    if isinstance(value, dict):
+        return {name: _move(each, arguments, options) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        moved = [_move(each, arguments, options) for each in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else type(value)(moved)
+    return value
+
+
+def find_width(addresses: NDArray[np.int64], options: Collate) -> int:
+    """Find the width of a batch of rows that differ in length: the longest, rounded up, and never 0."""
+    longest = int(addresses[:, A_STORED].max(initial=1))
+    return -(-longest // options.pad_to_multiple) * options.pad_to_multiple
+
+
+def collate(
+    addresses: NDArray[np.int64], options: Collate, width: int, pad_id: int, new: Any = np.empty
+) -> dict[str, Any]:
+    """Fill the arrays of a batch; `new` makes them (a trainer may want them in pinned memory)."""
+    num_rows = len(addresses)
+    if options.pad_id is not None:  # it also replaces the padding that rows were packed with
+        addresses = addresses.copy()
+        addresses[:, A_STORED] = addresses[:, A_FILLED]
+    arrays: dict[str, Any] = {}
+    for name in MATRICES:
+        if name in options.fields:
+            arrays[name] = new((num_rows, width), options.dtype)
+    empty = _EMPTY_MATRICES[options.dtype]  # a kernel takes arrays only: an empty one stands for None
+    wants_ends = "cu_seqlens" in options.fields
+    # At most a 0, the end of each document and that of each row.
+    most_ends = max(1 + num_rows + int(addresses[:, A_DOCUMENTS].sum()), options.cu_seqlens_size or 0)
+    ends = new((most_ends,), "int32") if wants_ends else _NO_ENDS
+    outputs = (*(arrays.get(name, empty) for name in MATRICES), ends)
+    shift = 1 if options.labels == "shifted" else 0
+    learn_first = 1 if options.learn_first_token and options.align == 1 and not options.flatten else 0
+    num_ends, longest = fill(addresses, *memory(), pad_id, shift, learn_first, *outputs)
+    if options.align > 1:
+        row, num_ends, longest = align_documents(addresses, memory().int32, pad_id, options.align, *outputs)
+        if row >= 0:
+            raise UsageError(
+                f"a row of {width} tokens has no space to pad its documents to multiples of {options.align}",
+                help=f"pack the dataset with pack: {{align: {options.align}}}, or leave out align",
+            )
+    if wants_ends:
+        arrays["cu_seqlens"] = _resize_ends(ends, num_ends, num_rows * width, options)
+        arrays["max_seqlen"] = longest
+    if "row_mask" in options.fields:
+        arrays["row_mask"] = new((num_rows,), "bool")
+        arrays["row_mask"][:] = addresses[:, A_SHARD] >= 0
+    if not options.flatten:
+        return arrays
+    # All rows become one, and the ends of documents are named as by flash attention in transformers.
+    flat = {name: array.reshape(1, -1) if name in MATRICES else array for name, array in arrays.items()}
+    if "cu_seqlens" in flat:
+        flat["cu_seq_lens_q"] = flat["cu_seq_lens_k"] = flat.pop("cu_seqlens")
+        flat["max_length_q"] = flat["max_length_k"] = flat.pop("max_seqlen")
+    return flat
+
+
+def choose_pad_id(options: Collate, pad_id: int | None, eos_id: int | None = None) -> int:
+    """Choose the id of padding that is added: as the options say, else as the tokenizer says, else 0."""
+    return next((candidate for candidate in (options.pad_id, pad_id, eos_id) if candidate is not None), 0)
+
+
+def _resize_ends(ends: Any, num_ends: int, last: int, options: Collate) -> Any:
+    size = options.cu_seqlens_size
+    if size is None:
+        return ends[:num_ends]
+    if num_ends > size:
+        raise UsageError(
+            f"a batch has {num_ends - 1} documents and paddings, so cu_seqlens needs {num_ends} numbers, not {size}",
+            help="raise cu_seqlens_size",
+        )
+    ends[num_ends:] = last
+    return ends[:size]

@@ -1,1 +1,0 @@
-"""Files of others as datasets to stream: WebDataset tars, Parquet files and folders of `datasets`."""

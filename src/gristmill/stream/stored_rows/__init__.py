@@ -1,1 +1,0 @@
-"""Stored rows: where each is, in mapped shards or behind a cache of blocks."""

@@ -1,1 +1,0 @@
-"""The two engines behind one protocol: the fast one and the reference."""

@@ -1,1 +1,0 @@
-"""Words whose ids are remembered, and the bytes behind ids."""

@@ -1,0 +1,42 @@
+"""`gristmill view` without a browser: a saved page, and what it refuses. The viewer is in `report/view`.
+
+`gristmill diff`: what differs, and its exit codes. How it is found is in `report`.
+"""
+
+import json
+import shutil
+
+
+def test_chosen_rows_are_saved(gristmill, dataset, tmp_path):
+    page = tmp_path / "page.html"
+    assert "2 rows" in gristmill("view", dataset, "--save", page, "--rows", "0,3").out
+    assert page.read_text().lower().startswith("<!doctype html>")
+    gristmill("view", dataset, "--save", page, "--show", "quarantined")
+    assert "not json [bold]" in page.read_text()
+
+
+def test_what_cannot_be_saved_is_wrong_use(gristmill, dataset, tmp_path):
+    assert "--save" in gristmill("view", dataset, "--show", "dropped", fails=2).err
+    gristmill("view", dataset, "--save", tmp_path / "page.html", "--show", "nothing", fails=2)
+    gristmill("view", tmp_path / "missing", "--save", tmp_path / "page.html", fails=2)
+
+
+def test_a_dataset_equals_its_copy(gristmill, dataset, tmp_path):
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    assert gristmill("diff", dataset, copy).out.startswith("equal: ")
+    assert json.loads(gristmill("diff", dataset, copy, "--json").out)["equal"] is True
+
+
+def test_shards_records_and_inputs_that_differ_are_named(gristmill, dataset, project):
+    data = project / "data.jsonl"
+    data.write_text(data.read_text().replace("document 13", "dokument 13"))
+    gristmill("run", project / "recipe.yaml", "--backend", "serial")
+    said = gristmill("diff", dataset, project / "out", fails=1).out
+    assert said.startswith("different: ")
+    assert "train/web: 1 of 1 shards of A and 1 of 1 of B differ" in said
+    assert "only in A: " in said
+    assert "data.jsonl: " in said.partition("input files:")[2]
+
+
+def test_no_dataset_is_wrong_use(gristmill, dataset, tmp_path):
+    gristmill("diff", dataset, tmp_path, fails=2)

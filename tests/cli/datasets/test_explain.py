@@ -1,0 +1,71 @@
+import json
+
+
+def test_shows_scores_rules_and_where_it_leaves(gristmill, project):
+    shown = gristmill("explain", "recipe.yaml", "data.jsonl:7", "--set", "steps=[gopher_quality]", folder=project).out
+    assert "gopher_quality: dropped as min_words" in shown
+    assert "FAILS" in shown
+    assert "min_stop_words" in shown
+    assert "it leaves the recipe at gopher_quality" in shown
+
+
+def test_json(gristmill, project):
+    found = json.loads(gristmill("explain", "recipe.yaml", "data.jsonl:7", "--json", folder=project).out)
+    assert found["record"] == {"text": "tiny"}
+    assert found["leaves_at"] == "length"
+    assert found["steps"][0]["outcome"] == "dropped"
+
+
+def test_wrong_use(gristmill, project):
+    for place in ("other.jsonl", "data.jsonl:99", "data.jsonl:x"):
+        assert gristmill("explain", "recipe.yaml", place, folder=project, fails=2).err.startswith("error: ")
+
+
+def test_a_copy_is_shown_beside_the_document_that_stays_for_it(gristmill, tmp_path):
+    words = [f"word{number}" for number in range(60)]
+    texts = [" ".join(words), "another text of its own", " ".join([*words[:59], "x"])]
+    (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "recipe.yaml").write_text(
+        "output: out\nsources: {web: {read: web.jsonl}}\nsteps: [deduplicate: {max_source_loss: 1}]\n"
+    )
+    command = ("explain", "recipe.yaml", "web.jsonl:2")
+    before = json.loads(gristmill(*command, "--json", folder=tmp_path).out)
+    assert "not known" in before["steps"][-1]["outcome"]
+    assert (before["leaves_at"], before["is_certain"]) == (None, False)
+    assert "to the end" not in gristmill(*command, folder=tmp_path).out
+    gristmill("run", "recipe.yaml", "--backend", "serial", folder=tmp_path)
+    after = json.loads(gristmill(*command, "--json", folder=tmp_path).out)
+    assert after["leaves_at"] == "deduplicate"
+    assert after["removed"]["reason"] == "near_duplicate"
+    assert (after["removed"]["text"], after["removed"]["survivor_text"]) == (texts[2], texts[0])
+    assert "survivor: source web" in gristmill(*command, folder=tmp_path).out
+
+
+def test_a_record_leads_back_to_its_line(gristmill, project):
+    gristmill("run", project / "recipe.yaml", "--backend", "serial")
+    found = json.loads(gristmill("trace", project / "out", 12, "--json").out)
+    data = (project / "data.jsonl").read_bytes()
+    [place] = found["places"]
+    assert place["origin"]["path"] == str(project / "data.jsonl")
+    line = data[place["origin"]["position"] :].split(b"\n")[0].decode()
+    assert place["original"] == line
+    assert json.loads(line) == found["record"]
+
+    out = gristmill("trace", project / "out", -1).out
+    assert "byte" in out
+    assert '{"text": "document' in out
+
+    (project / "data.jsonl").write_bytes(data + b'{"text": "one more"}\n')
+    assert "has changed" in gristmill("trace", project / "out", 12).out
+    (project / "data.jsonl").unlink()
+    assert "is missing" in gristmill("trace", project / "out", 12).out
+
+
+def test_number_out_of_range_is_wrong_use(gristmill, dataset):
+    assert "0 to 36" in gristmill("trace", dataset, 37, fails=2).err
+
+
+def test_within_a_split(gristmill, dataset):
+    found = json.loads(gristmill("trace", dataset, 0, "--split", "validation", "--json").out)
+    shown = json.loads(gristmill("inspect", dataset, "-n", 1, "--split", "validation", "--json").out)
+    assert found["record"] == shown["records"][0]
