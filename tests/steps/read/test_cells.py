@@ -166,6 +166,15 @@ def test_every_byte_of_a_damaged_file_is_accounted_for(tmp_path_factory, name, d
     check_all_accounted(tmp_path_factory.mktemp("read") / name, content, damaged, size)
 
 
+@pytest.mark.parametrize("name", ["a.json", "object.json"])
+@pytest.mark.parametrize("place", [b"}, {", b", {", b" {", b"{", b'"', b"]"])
+@pytest.mark.parametrize("damage", [b"]", b"],", b"]}", b"}", b","])
+def test_a_damaged_bracket_does_not_end_an_array_quietly(tmp_path, name, place, damage):
+    content = FILES[name]
+    start = content.index(place, len(content) // 2) if place != b"]" else content.rindex(place)
+    check_all_accounted(tmp_path / name, content, content[:start] + damage + content[start + 1 :], len(damage))
+
+
 @pytest.mark.parametrize("name", ["a.warc", "whole.warc.gz"])
 @pytest.mark.parametrize("length", ["12x", "-1", "1", "100000", "1000000000000", ""])
 def test_a_wrong_length_costs_only_its_record(tmp_path, name, length):

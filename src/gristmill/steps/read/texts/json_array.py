@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 
 _SPACE = b" \t\r\n"
+_HEAD_BYTES = 64 << 10
+_REST_OF_OBJECT = re.compile(rb'[\s}]*(?:\Z|,\s*"(?:[^"\\]|\\.)*"\s*:)')
 
 
 class ElementCutter(ScannedCutter):
@@ -77,14 +79,28 @@ class ElementCutter(ScannedCutter):
         self._is_whole = elements.is_whole
         # The end of a piece was checked when the piece was made.
         self._must_close = elements.is_array and piece is None
+        self._has_closed = False
 
     def _find_end(self, border: int) -> int | None:
         size = super()._find_end(border)
-        is_complete = self._scanner.is_closed and not self._scanner.is_broken
-        if size is None and is_complete and not self._is_whole and not self._ended:
-            self._end, self._ended = self._scanner.end, True  # the array is over: ignore the rest of the object
+        if size is None and self._scanner.is_closed and not self._has_closed:
+            self._has_closed = True
+            end = self.position - self._begin + self._scanner.end
+            if not self._is_whole and not self._scanner.is_broken and self._continues_object(end):
+                self._end, self._ended = self._offset(end), True  # ignore the rest of the object
             self._scanned = self._end - self._begin
         return size
+
+    def _continues_object(self, end: int) -> bool:
+        """Whether what follows the array can be the rest of an object, so that its bracket is no damaged byte."""
+        while self._end - self._offset(end) < _HEAD_BYTES and self._read_more():
+            pass
+        rest = bytes(memoryview(self._buffer)[self._offset(end) : self._end][:_HEAD_BYTES])
+        return _REST_OF_OBJECT.match(rest) is not None
+
+    def _offset(self, position: int) -> int:
+        """Return where a position of the stream is in the buffer."""
+        return self._begin + position - self.position
 
     def _read_more(self) -> bool:
         has_more = super()._read_more()
@@ -129,7 +145,7 @@ class JsonArrayReader(JsonLinesReader):
             # An element that is too large, or the only record of the file.
             stop = elements.unfinished + len(bytes(raw.data[elements.unfinished :]).rstrip(_SPACE))
             starts, stops = np.append(starts, elements.unfinished), np.append(stops, stop)
-        elif elements.end is not None and (ranges.is_whole or elements.is_broken):
+        elif elements.end is not None:
             quarantined = self._quarantine_trailing(raw, elements.end)
         cut = CutRecords(raw, starts, stops, quarantined)
         sizes = stops - starts
@@ -204,7 +220,6 @@ class JsonArrayReader(JsonLinesReader):
         cut.drop(empty)
 
 
-_HEAD_BYTES = 64 << 10
 _LINE_BYTES = 1 << 20
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
 _TURN_KEYS = {"role", "from"}

@@ -42,8 +42,6 @@ class Elements:
     """The start of a last element that does not end in these bytes."""
     end: int | None
     """The end of the array: the offset after its closing bracket."""
-    is_broken: bool
-    """Whether that bracket is inside an element that is not closed: what follows may be elements, too."""
 
 
 class ElementScanner:
@@ -70,6 +68,7 @@ class ElementScanner:
 
     @property
     def is_broken(self) -> bool:
+        """Whether that bracket is after a comma, or in an element that is not closed: elements may follow."""
         return bool(self._state[_BROKEN])
 
     def find_start(self, data: memoryview | bytes | bytearray, begin: int, end: int, at_least: int) -> int | None:
@@ -96,7 +95,6 @@ class ElementScanner:
             stops[:count],
             int(starts[count]) if is_unfinished else None,
             self.end if self.is_closed else None,
-            self.is_broken,
         )
 
 
@@ -155,6 +153,8 @@ def _scan_elements(
                     break
                 if capacity > 0:
                     starts[count] = at
+            if is_empty and byte == closer:
+                state[_BROKEN] = 1
             mode = _INSIDE
             if not is_empty and byte == closer:
                 mode = _CLOSED
