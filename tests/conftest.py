@@ -30,8 +30,15 @@ from gristmill_testing.watching import MARK, Leftovers
 from gristmill.storage.remembered_proofs import choose_plan_cache
 from gristmill.storage.stores.open_store import forget_stores
 
-# No test may fail because the machine is slow: hypothesis has no say on time. Each run draws other examples.
-settings.register_profile("any-speed", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No test may fail because the machine is slow: hypothesis has no say on time. Each run draws other examples, except in
+# CI, which judges a change and not its luck.
+settings.register_profile(
+    "any-speed",
+    max_examples=60,
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("any-speed")
 
 # No test cuts the power, so none can see whether a disk has what was written; a run syncs forty times. That it does,

@@ -81,7 +81,7 @@ def minhash() -> Callable[[], object]:
 
 
 def json_elements() -> Callable[[], object]:
-    from gristmill.steps.read.texts.json_elements import ElementScanner
+    from gristmill.readers.texts.json_elements import ElementScanner
 
     data = json.dumps([{"id": number, "text": text} for number, text in enumerate(_texts())]).encode()
     return lambda: ElementScanner(is_open=False).split(data)

@@ -51,9 +51,9 @@ def _batches(corpus: Path):
 
 def _read(corpus: Path, _tokenizer: Path):
     from gristmill.core.records import SourceFile
+    from gristmill.readers.schema import plan_schema
+    from gristmill.readers.source import open_reader
     from gristmill.steps import Read
-    from gristmill.steps.read.schema import plan_schema
-    from gristmill.steps.read.source import open_reader
 
     size = corpus.stat().st_size
     read, file = Read(read=str(corpus)), SourceFile(str(corpus), corpus.name, size, "1", 7)

@@ -12,10 +12,10 @@ from gristmill.pipeline.jobs.export import export
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.readers import schema as read_schema
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
 from gristmill.steps import Deduplicate, Length, Map, Mix, Read, Rename, Select, Split, Write
-from gristmill.steps.read import schema as read_schema
 
 FORMATS = ["jsonl", "parquet", "arrow", "webdataset"]
 RECORDS = [

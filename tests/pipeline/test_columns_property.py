@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.readers import schema as read_schema
 from gristmill.shards.verify import verify
 from gristmill.steps import Read, Write
-from gristmill.steps.read import schema as read_schema
 
 FORMATS = ["jsonl", "parquet", "arrow", "webdataset"]
 EXAMPLES = settings(

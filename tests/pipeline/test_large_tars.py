@@ -7,12 +7,12 @@ import os
 import tarfile
 
 import pytest
+from gristmill.readers.samples import webdataset
 
 from gristmill.core.errors import SourceChangedError
 from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Deduplicate, Read, Shuffle, Write
-from gristmill.steps.read.samples import webdataset
 
 JSONL = Write(format="jsonl")
 NUM_SAMPLES = 600

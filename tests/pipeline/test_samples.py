@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gristmill.readers.samples import sample_folder
 from gristmill_testing.pictures import broken_exif, make_photo, photo
 from PIL import Image
 from webdataset import autodecode, tariterators
@@ -23,7 +24,6 @@ from gristmill.core.recipe import Source
 from gristmill.pipeline import execution
 from gristmill.pipeline.inspecting.trace import trace
 from gristmill.report.write import measure_documents
-from gristmill.steps.read.samples import sample_folder
 from gristmill.stream import Stream
 
 

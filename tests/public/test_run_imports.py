@@ -30,8 +30,8 @@ NOT_NEEDED = (
     *("gristmill.text.chats.templates", "gristmill.text.chats.example_maker", "gristmill.text.tokenizers.choose"),
     *("gristmill.steps.deduplicate.deduplicate", "gristmill.pipeline.barriers.deduplicate", "gristmill.steps.render"),
     *(
-        "gristmill.steps.read.tables.parquet",
-        "gristmill.steps.read.samples.webdataset",
+        "gristmill.readers.tables.parquet",
+        "gristmill.readers.webdataset",
     ),
     *("gristmill.shards.formats.parquet", "gristmill.shards.formats.tar", "gristmill.exports", "gristmill.stream"),
 )
@@ -84,7 +84,7 @@ def test_the_number_of_own_modules(modules):
 def test_steps_are_fetched_at_first_use():
     steps = import_module("gristmill.steps")
     for module, names in steps._MODULES.items():
-        home = import_module(f"gristmill.steps.{module}")
+        home = import_module(f".{module}", "gristmill.steps")
         assert all(getattr(steps, name) is getattr(home, name) for name in names.split())
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         _ = steps.no_such_name

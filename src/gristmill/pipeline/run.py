@@ -29,10 +29,10 @@ from gristmill.pipeline.publishing.side_files import complete_report
 from gristmill.pipeline.stages import WORKER_MODULE
 from gristmill.pipeline.stages.preparation import compile_ahead
 from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.readers.cells import CELL_BYTES
 from gristmill.runtime.process import TOKENIZER, forget_content
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.stored_files import MANIFEST
-from gristmill.steps.read.cells import CELL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

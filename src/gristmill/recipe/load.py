@@ -21,9 +21,9 @@ from gristmill.core.errors import UsageError
 from gristmill.core.recipe import AUTO, Recipe, Source
 from gristmill.core.step import GlobalStep, LocalStep, Step, check_choices
 from gristmill.pipeline.planning.fingerprint import name_missing_packages, read_recorded_plugins
+from gristmill.readers.read import to_path
 from gristmill.recipe.yaml_tree import apply_overrides, parse_yaml, read_recipe_text
 from gristmill.runtime.plugins import STEP, find_plugin, list_plugin_names, refuse_shadowed
-from gristmill.steps.read.read import to_path
 
 if TYPE_CHECKING:
     import os

@@ -26,7 +26,7 @@ def fetch_at_first_use(
     def fetch(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(f"{package}.{homes[name]}")
+        module = import_module(f".{homes[name]}", package)
         value = getattr(module, name, module)  # a module that is public itself has no such name
         setattr(sys.modules[package], name, value)
         return value

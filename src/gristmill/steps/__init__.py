@@ -8,6 +8,7 @@ from gristmill.runtime import fetch_at_first_use
 
 TYPE_CHECKING = False  # as in typing, which every worker would otherwise import here
 if TYPE_CHECKING:
+    from gristmill.readers.read import Read as Read
     from gristmill.steps.cleaning.html import Html as Html
     from gristmill.steps.cleaning.normalize import Normalize as Normalize
     from gristmill.steps.cleaning.pii import Pii as Pii
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gristmill.steps.quality.filters import Repetition as Repetition
     from gristmill.steps.quality.filters import Scores as Scores
     from gristmill.steps.quality.quality_model import QualityModel as QualityModel
-    from gristmill.steps.read.read import Read as Read
     from gristmill.steps.render.render import Render as Render
     from gristmill.steps.sampling import Limit as Limit
     from gristmill.steps.sampling import Sample as Sample
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gristmill.steps.write import Write as Write
 
 _MODULES = {
+    ".readers.read": "Read",
     "cleaning.html": "Html",
     "cleaning.normalize": "Normalize",
     "cleaning.pii": "Pii",
@@ -59,7 +60,6 @@ _MODULES = {
     "quality.c4": "C4",
     "quality.filters": "Code Fineweb GopherQuality GopherRepetition Repetition Scores",
     "quality.quality_model": "QualityModel",
-    "read.read": "Read",
     "render.render": "Render",
     "sampling": "Limit Sample Shuffle Split",
     "tokenize.tokenize": "Tokenize",

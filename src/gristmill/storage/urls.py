@@ -1,4 +1,4 @@
-"""URLs of stores: their parts, what a recipe may not contain, and how they are shown.
+"""URLs: their parts, what a recipe may not contain, and how they are shown.
 
 A URL may hold secrets: `s3://key:secret@bucket/…`, or the signature of a presigned link. Recipes end up in manifests,
 so such URLs are refused there, and everything that is logged or raised is redacted.
@@ -14,6 +14,7 @@ OBJECT_STORES = {"s3": "S3Store", "s3a": "S3Store", "gs": "GCSStore", "gcs": "GC
 """Protocols of object stores, and obstore's classes for them."""
 HUB = "hf://"
 """The beginning of what is on the Hugging Face Hub."""
+_HOST = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(\[[^\]]*\]|[^/?#:]*)|([^/?#:@\s]+\.[^/?#:@\s]+)")
 _LOCAL = frozenset({"file", "local"})
 _SECRETS = re.compile(
     # Keys of S3 may hold slashes. What follows a colon may be a port instead.
@@ -51,6 +52,27 @@ def find_bucket(url: str) -> str:
     if f"{protocol}://" == HUB:
         return HUB + "/".join(rest.partition("@")[0].split("/")[:3])
     return f"{protocol}://{rest.partition('/')[0]}"
+
+
+def find_host(address: str) -> str:
+    """Return the host of an address, in lower case and ASCII; empty if it has none.
+
+    >>> find_host("https://me@WWW.Example.com:443/a?b"), find_host("bücher.de/x"), find_host("/a/b")
+    ('www.example.com', 'xn--bcher-kva.de', '')
+    """
+    match = _HOST.match(address.strip())
+    return normalize_host(match[1] or match[2] or "") if match else ""
+
+
+def normalize_host(host: str) -> str:
+    """Return a host or domain in lower case and ASCII, without the dots around it."""
+    host = host.strip().strip(".").lower()
+    if host.isascii():
+        return host
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError:
+        return host
 
 
 def redact(text: str) -> str:

@@ -25,11 +25,11 @@ from gristmill.pipeline.planning import outline as expected_memory
 from gristmill.pipeline.planning.outline import ExpectedMemory, Outline, estimate_cluster, expect_memory, parse_cluster
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.readers.read import Read
 from gristmill.steps.deduplicate.deduplicate import Deduplicate
 from gristmill.steps.language import Language
 from gristmill.steps.length import Length
 from gristmill.steps.pack import Pack
-from gristmill.steps.read.read import Read
 from gristmill.steps.sampling import Shuffle
 from gristmill.steps.write import Write
 

@@ -5,8 +5,8 @@ from tests.pipeline.planning.test_outline import outline
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.planning.outline import estimate_cluster
 from gristmill.pipeline.planning.plan import make_plan
+from gristmill.readers.read import Read
 from gristmill.steps.length import Length
-from gristmill.steps.read.read import Read
 from gristmill.steps.sampling import Limit, Shuffle
 from gristmill.steps.write import Write
 

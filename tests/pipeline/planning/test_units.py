@@ -14,7 +14,7 @@ from gristmill.pipeline.planning.units import (
     cut_into_slices,
     make_units,
 )
-from gristmill.steps.read.cells import CELL_BYTES
+from gristmill.readers.cells import CELL_BYTES
 
 UNIT_BYTES = UnitLayout().unit_bytes
 

@@ -287,7 +287,7 @@ def test_a_source_that_changes_after_the_plan(mill, data, monkeypatch):
 @pytest.mark.parametrize("num_files", [1, 3])
 def test_a_source_that_changes_when_it_is_opened(mill, tmp_path, monkeypatch, place, num_files):
     """A look at its version before would not have seen that."""
-    from gristmill.steps.read.texts import delimited_file
+    from gristmill.readers.texts import delimited_file
 
     filesystem, folder = fsspec.url_to_fs(f"{tmp_path}/in" if place == "local" else f"memory://{uuid.uuid4().hex}")
     filesystem.makedirs(folder, exist_ok=True)
@@ -325,7 +325,7 @@ def test_a_file_that_may_not_be_read(mill, data):
 
 def test_a_file_that_cannot_be_read(mill, data, monkeypatch):
     """As above, for root: the file system refuses it."""
-    from gristmill.steps.read.texts import delimited_file as separated
+    from gristmill.readers.texts import delimited_file as separated
 
     real = separated.open_input
 

@@ -5,7 +5,7 @@ import pytest
 from gristmill.core.errors import UsageError
 from gristmill.core.records import documents, texts
 from gristmill.steps import Url
-from gristmill.steps.cleaning.url import find_host
+from gristmill.storage.urls import find_host
 
 
 def kept(addresses, **keys):

@@ -90,12 +90,12 @@ def test_formats(tmp_path, name):
     ("name", "content", "message"),
     [
         ("a.jsonl", b"", "no records"),
-        ("a.jsonl", b'{"question": "a"}\n{broken', "line 2"),
-        ("a.jsonl", b"[1, 2]", "Expected `object`"),
-        ("a.jsonl", b"\xff\xfe", "line 1"),
-        ("a.jsonl", b'{"question":' + b"[" * 100_000, "recursion"),
-        ("a.csv", b"question,answer\none, two, three\n", "line 2 has more values"),
-        ("a.csv", "question\nOù?\n".encode("latin-1"), "utf-8"),
+        ("a.jsonl", b'{"question": "a"}\n{broken', "record 2: the line is not JSON"),
+        ("a.jsonl", b"[1, 2]", "has no question"),
+        ("a.jsonl", b"\xff\xfe", "record 1"),
+        ("a.jsonl", b'{"question":' + b"[" * 100_000, "record 1: .*(recursion|nested)"),
+        ("a.csv", b"question,answer\none, two, three\n", "record 1: 3 fields"),
+        ("a.csv", "question\nOù?\n".encode("latin-1"), "(?i)utf-8"),
     ],
     ids=["empty", "broken", "numbers", "bytes", "deep", "long-row", "latin"],
 )

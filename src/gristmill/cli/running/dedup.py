@@ -13,9 +13,9 @@ from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.readers.read import Read
 from gristmill.shards.formats.shard_format import FORMATS
 from gristmill.steps.deduplicate.deduplicate import KINDS, VERIFY, Deduplicate
-from gristmill.steps.read.read import Read
 from gristmill.steps.write import Write
 
 

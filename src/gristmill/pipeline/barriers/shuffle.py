@@ -22,10 +22,10 @@ from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
 from gristmill.pipeline.stages.outputs.split_files import SplitFile, open_stem
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import stored_path
+from gristmill.readers.cells import CELL_BYTES
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.stored_files import StoredRange
 from gristmill.steps.edit_columns import with_source
-from gristmill.steps.read.cells import CELL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -22,11 +22,11 @@ from gristmill.pipeline.inspecting.trace import RemovedDocument, find_removed_pa
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.trials import run_with_limits
 from gristmill.pipeline.stages.outputs.dropped import parse_positions
+from gristmill.readers.source import open_reader
 from gristmill.shards.dataset import Origin, open_dataset
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.steps.column_names import list_value_columns
 from gristmill.steps.edit_columns import put_columns
-from gristmill.steps.read.source import open_reader
 from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:

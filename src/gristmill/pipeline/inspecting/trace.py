@@ -22,14 +22,14 @@ from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, TEXT, SourceFile
 from gristmill.pipeline.barriers.deduplicate.decision import TABLE_SCHEMA
 from gristmill.pipeline.planning.fingerprint import name_missing_packages
 from gristmill.pipeline.stages.outputs.dropped import parse_positions
+from gristmill.readers.cells import CELL_BYTES
+from gristmill.readers.formats import file_format
+from gristmill.readers.read import Read
+from gristmill.readers.schema import plan_schema
+from gristmill.readers.source import open_reader
 from gristmill.shards.canonical import make_damage_error
 from gristmill.shards.dataset import Origin
 from gristmill.shards.stored_files import file_key
-from gristmill.steps.read.cells import CELL_BYTES
-from gristmill.steps.read.formats import file_format
-from gristmill.steps.read.read import Read
-from gristmill.steps.read.schema import plan_schema
-from gristmill.steps.read.source import open_reader
 from gristmill.storage.files import read_version
 from gristmill.storage.stores.credentials import distrust_url
 from gristmill.text.tokenizers.engine import load_engine
@@ -38,10 +38,10 @@ from gristmill.text.tokenizers.files import find_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from gristmill.readers.cells import CellBatch, FileReader
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Deduplicated, Manifest
     from gristmill.shards.stored_files import InputFile
-    from gristmill.steps.read.cells import CellBatch, FileReader
     from gristmill.text.tokenizers.engine import Engine
 
 

@@ -24,7 +24,7 @@ from gristmill.core.errors import GristmillError, UsageError
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.engine.progress import Activity
 from gristmill.pipeline.jobs.training_jobs import train_tokenizer
-from gristmill.steps.read.read import Read
+from gristmill.readers.read import Read
 from gristmill.storage.commit import make_folder, write_file
 
 if TYPE_CHECKING:

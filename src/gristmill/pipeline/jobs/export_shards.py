@@ -17,9 +17,9 @@ from gristmill.core.json_values import JSON_TYPE, make_field
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, TEXT, TEXT_TYPE, SourceFile
 from gristmill.engine.tasks import Task
 from gristmill.exports.layout import ShardSlot, measure_shard, sum_sizes
-from gristmill.steps.read.field_types import without_nulls
-from gristmill.steps.read.read import Read
-from gristmill.steps.read.schema import sample_record_types
+from gristmill.readers.field_types import without_nulls
+from gristmill.readers.read import Read
+from gristmill.readers.schema import sample_record_types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

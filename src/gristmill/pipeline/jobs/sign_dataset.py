@@ -16,11 +16,11 @@ from gristmill.core.errors import DamagedDatasetError
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.pipeline.barriers.deduplicate.sign import DocumentSigner
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
+from gristmill.readers.read import Read
+from gristmill.readers.schema import plan_schema
+from gristmill.readers.source import list_source_files, open_reader, with_detected_format
 from gristmill.shards.kept_signatures import INDEX, SIGNATURES, KeptShard, KeptSignatures, load_kept_signatures
 from gristmill.steps.deduplicate.deduplicate import AGAINST, Deduplicate
-from gristmill.steps.read.read import Read
-from gristmill.steps.read.schema import plan_schema
-from gristmill.steps.read.source import list_source_files, open_reader, with_detected_format
 from gristmill.storage.commit import remove_temporaries, write_file
 from gristmill.storage.locations import list_files_below
 from gristmill.storage.paths import find_files

@@ -21,11 +21,11 @@ from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, TEXT, TEXT_TYPE
 from gristmill.core.seeds import hash_bound, hash_origins, hash_texts
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.pipeline.planning.trials import run_with_limits
+from gristmill.readers.formats import file_format
+from gristmill.readers.read import Read
+from gristmill.readers.schema import plan_schema
+from gristmill.readers.source import choose_training_files, list_source_files, open_reader
 from gristmill.steps.column_names import require_column
-from gristmill.steps.read.formats import file_format
-from gristmill.steps.read.read import Read
-from gristmill.steps.read.schema import plan_schema
-from gristmill.steps.read.source import choose_training_files, list_source_files, open_reader
 from gristmill.steps.record_functions import decode_records
 from gristmill.steps.tokenize import Tokenize
 from gristmill.steps.tokenize.tokenize import to_chat_form
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.core.records import QuarantinedRecord, SourceFile
-    from gristmill.steps.read.cells import CellBatch
+    from gristmill.readers.cells import CellBatch
     from gristmill.steps.render import Render
     from gristmill.text.tokenizers.check_tokenizer import TokenizerReport
 

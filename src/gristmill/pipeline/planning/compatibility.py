@@ -20,11 +20,11 @@ from gristmill.core.media import FEATURE, MEMBER, find_member
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, TEXT
 from gristmill.core.splits import TRAIN
 from gristmill.core.step import ChatStep, GlobalStep, LocalStep, StepPosition, find_keys_consumed
+from gristmill.readers.field_types import REST, FieldType, unite_types, without_nulls
 from gristmill.shards.manifest import MIXED
 from gristmill.steps.column_names import has_text_beside, list_value_columns
 from gristmill.steps.columns import UniteColumns
 from gristmill.steps.edit_columns import SOURCE
-from gristmill.steps.read.field_types import REST, FieldType, unite_types, without_nulls
 from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from gristmill.core.records import SourceFile
     from gristmill.core.step import Step
     from gristmill.pipeline.planning.source_plan import SourcePlan
+    from gristmill.readers.read import Read
     from gristmill.steps.pack import Pack
-    from gristmill.steps.read.read import Read
     from gristmill.steps.write import Write
     from gristmill.storage.locations import Location
 

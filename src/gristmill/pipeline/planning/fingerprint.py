@@ -20,11 +20,11 @@ import xxhash
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.recipe import step_parameters
 from gristmill.pipeline.work_folder import PLUGINS
+from gristmill.readers.formats import file_format
+from gristmill.readers.read import FORMATS, Read
 from gristmill.runtime.functions import Function
 from gristmill.runtime.plugins import BARRIER, READER, STEP, find_package_of, find_plugin
 from gristmill.shards.manifest_file import load_manifest
-from gristmill.steps.read.formats import file_format
-from gristmill.steps.read.read import FORMATS, Read
 from gristmill.storage.commit import write_file
 from gristmill.storage.locations import read_stored
 

@@ -23,8 +23,8 @@ from gristmill.core.step import find_untrusted_template
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS
 from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.work_folder import check_writable, has_in_process_marker
-from gristmill.steps.read.formats import file_format
-from gristmill.steps.read.read import Read
+from gristmill.readers.formats import file_format
+from gristmill.readers.read import Read
 from gristmill.storage.codecs import find_codec
 from gristmill.storage.locations import StorePath, parse_location
 from gristmill.storage.stores.credentials import check_endpoint, choose_options, name_bucket, parse_options

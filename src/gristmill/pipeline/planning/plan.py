@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.outline import ExpectedMemory
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.planning.units import UnitCut
+    from gristmill.readers.read import Read
     from gristmill.shards.manifest_file import TokenizerSnapshot
-    from gristmill.steps.read.read import Read
     from gristmill.storage.locations import Location
 
 

@@ -23,9 +23,9 @@ from gristmill.core.errors import UsageError
 from gristmill.core.recipe import PythonRecords
 from gristmill.core.splits import ALL_AS_TRAIN, choose_splits
 from gristmill.pipeline.work_folder import remove_files, spool_path
+from gristmill.readers.tables.arrow import remove_views, remove_views_from_schema
+from gristmill.readers.texts.json_fields import encode_json_line
 from gristmill.shards.canonical import STREAM_END, canonicalize_schema, stream_block, stream_header
-from gristmill.steps.read.tables.arrow import remove_views, remove_views_from_schema
-from gristmill.steps.read.texts.json_fields import encode_json_line
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.listing import keep_in_memory
 from gristmill.storage.locations import path_below
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gristmill.core.recipe import Recipe, RecordIterable
-    from gristmill.steps.read.read import Read
+    from gristmill.readers.read import Read
     from gristmill.storage.locations import Location
     from gristmill.storage.paths import ListedFile
 

@@ -36,19 +36,19 @@ from gristmill.pipeline.planning.source_plan import (
     split_into_stages,
 )
 from gristmill.pipeline.planning.trials import SampleTrial, explain_no_records, try_sample
-from gristmill.shards.formats.base import has_sample_sizes
-from gristmill.shards.formats.shard_format import open_encoder
-from gristmill.shards.stored_files import MANIFEST
-from gristmill.steps.read.read import looks_like_path
-from gristmill.steps.read.schema import plan_schema, sample_record_types
-from gristmill.steps.read.source import (
+from gristmill.readers.read import looks_like_path
+from gristmill.readers.schema import plan_schema, sample_record_types
+from gristmill.readers.source import (
     choose_split_files,
     find_source_tokenizer,
     make_source_files,
     needs_scan,
     with_detected_format,
 )
-from gristmill.steps.read.tables.gristmill_dataset import refuse_text_keys, refuse_unfinished
+from gristmill.readers.tables.gristmill_dataset import refuse_text_keys, refuse_unfinished
+from gristmill.shards.formats.base import has_sample_sizes
+from gristmill.shards.formats.shard_format import open_encoder
+from gristmill.shards.stored_files import MANIFEST
 from gristmill.steps.sampling import FirstRecords
 from gristmill.storage.codecs import find_codec
 from gristmill.storage.files import compute_file_checksum
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from gristmill.core.step import Step
     from gristmill.engine.worker_pool import WorkerPool
     from gristmill.pipeline.planning.units import UnitLayout
+    from gristmill.readers.field_types import FieldType
+    from gristmill.readers.read import Read
     from gristmill.shards.manifest_file import TokenizerSnapshot
-    from gristmill.steps.read.field_types import FieldType
-    from gristmill.steps.read.read import Read
     from gristmill.steps.write import Write
     from gristmill.storage.paths import FileListing, ListedFile
 

@@ -16,10 +16,10 @@ from gristmill.core.records import RECORD, SourceFile
 from gristmill.core.step import GlobalStep, LimitingStep, LocalStep
 from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
 from gristmill.pipeline.planning.units import Span, UnitLayout, cut_into_slices, make_units
+from gristmill.readers.formats import RECORD_FORMATS, file_format
+from gristmill.readers.source import open_reader
 from gristmill.steps.column_names import list_value_columns, require_column
 from gristmill.steps.edit_columns import SOURCE
-from gristmill.steps.read.formats import RECORD_FORMATS, file_format
-from gristmill.steps.read.source import open_reader
 from gristmill.storage.codecs import find_codec
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from gristmill.core.step import Step
     from gristmill.pipeline.planning.units import UnitCut
+    from gristmill.readers.read import Read
     from gristmill.shards.manifest_file import TokenizerSnapshot
-    from gristmill.steps.read.read import Read
 
 
 @runtime_checkable

@@ -25,10 +25,10 @@ from gristmill.core.recipe import runs_user_code
 from gristmill.core.records import ORIGIN
 from gristmill.core.step import UserCode, find_untrusted_template, load_kernel
 from gristmill.engine.tasks import Task, run_tasks
+from gristmill.readers.formats import RECORD_FORMATS, file_format
+from gristmill.readers.source import open_reader
 from gristmill.runtime.functions import Function
 from gristmill.runtime.process import block_pandas_import
-from gristmill.steps.read.formats import RECORD_FORMATS, file_format
-from gristmill.steps.read.source import open_reader
 from gristmill.storage.patterns import find_narrower_pattern
 from gristmill.storage.urls import find_protocol
 from gristmill.text.chats.jinja_environment import MAX_GROWTH_BYTES, MAX_SECONDS
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gristmill.core.step import LocalStep
     from gristmill.engine.tasks import Context
     from gristmill.engine.worker_pool import WorkerPool
-    from gristmill.steps.read.read import Read
+    from gristmill.readers.read import Read
 
 
 OutcomeAndNotes = tuple["SampleOutcome", list[str]]

@@ -22,8 +22,8 @@ import xxhash
 
 from gristmill.core.recipe import AUTO, is_built_in
 from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.readers.cells import CELL_BYTES, UnpackedPiece
 from gristmill.steps.deduplicate.partitions import MIN_PIECE_BYTES
-from gristmill.steps.read.cells import CELL_BYTES, UnpackedPiece
 from gristmill.storage.codecs import find_codec
 
 if TYPE_CHECKING:

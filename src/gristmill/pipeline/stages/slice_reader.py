@@ -16,10 +16,10 @@ import pyarrow as pa
 from gristmill.core.errors import DamagedWorkError
 from gristmill.pipeline.planning.units import Span, cluster_small_files
 from gristmill.pipeline.stages.stage_context import BYTES_PER_ROW
-from gristmill.steps.read.cells import CellBatch, TextsReader
-from gristmill.steps.read.small_files import read_small_files
-from gristmill.steps.read.source import open_reader
-from gristmill.steps.read.texts.json_lines import is_from_python
+from gristmill.readers.cells import CellBatch, TextsReader
+from gristmill.readers.small_files import read_small_files
+from gristmill.readers.source import open_reader
+from gristmill.readers.texts.json_lines import is_from_python
 from gristmill.steps.record_functions import quarantine_row
 from gristmill.storage.files import VersionChecks, check_unchanged, compute_file_checksum, find_version
 from gristmill.storage.locations import parse_location

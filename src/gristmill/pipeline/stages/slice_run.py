@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter
     from gristmill.pipeline.stages.outputs.sinks import Sink
     from gristmill.pipeline.stages.stage_context import LoadedContext, SliceTask, TrialRows
-    from gristmill.steps.read.cells import CellBatch
+    from gristmill.readers.cells import CellBatch
 
 
 STORE_COUNT = "store:"

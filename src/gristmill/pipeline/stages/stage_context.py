@@ -24,9 +24,9 @@ from gristmill.pipeline.planning.units import Span, UnitLayout
 from gristmill.pipeline.stages.outputs.quarantine import PartQuarantine  # noqa: TC001
 from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks, SplitFile, open_stem
 from gristmill.pipeline.work_folder import stored_path
+from gristmill.readers.cells import CELL_BYTES
 from gristmill.runtime.process import block_pandas_import, forget_content
 from gristmill.shards.stored_files import StoredFile  # noqa: TC001
-from gristmill.steps.read.cells import CELL_BYTES
 from gristmill.storage.locations import Count  # noqa: TC001
 from gristmill.storage.stores.credentials import choose_options, list_chosen_options, look_up_options
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.preparation import NodeCheck
     from gristmill.pipeline.stages.stored import UnitInput
+    from gristmill.readers.read import Read
     from gristmill.shards.score_file import ScoreLayout
-    from gristmill.steps.read.read import Read
     from gristmill.storage.locations import Location
     from gristmill.storage.stores.credentials import StorageOptions
 

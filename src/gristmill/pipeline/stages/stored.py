@@ -15,7 +15,7 @@ from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.records import KEY, TEXT, TEXT_TYPE
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.planning.units import Span
-from gristmill.steps.read.source import open_reader
+from gristmill.readers.source import open_reader
 from gristmill.storage.locations import path_below
 from gristmill.storage.stores.retries import wait_clock
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
+    from gristmill.readers.read import Read
     from gristmill.shards.stored_files import StoredFile
-    from gristmill.steps.read.read import Read
     from gristmill.storage.locations import Location, StorePath
 
 _STREAMS_AT_ONCE = 8

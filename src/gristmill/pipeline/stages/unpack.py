@@ -23,11 +23,11 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.units import LAYOUT_VERSION, Span, make_units
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import stored_path
+from gristmill.readers.cells import ElementRange, StreamDamage, UnpackedPiece
+from gristmill.readers.formats import file_format
+from gristmill.readers.source import open_for_unpacking
+from gristmill.readers.texts.delimited_file import read_unpacked_chunks
 from gristmill.shards.stored_files import StoredFile, StoredRange
-from gristmill.steps.read.cells import ElementRange, StreamDamage, UnpackedPiece
-from gristmill.steps.read.formats import file_format
-from gristmill.steps.read.source import open_for_unpacking
-from gristmill.steps.read.texts.delimited_file import read_unpacked_chunks
 from gristmill.storage.codecs import find_codec
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.files import map_file, read_version
@@ -226,7 +226,7 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
             damage = _unpack_tar(path, unpacked, context)
             unpacked.commit()
         path = str(unpacked.path)
-    from gristmill.steps.read.samples.webdataset import index_cells  # noqa: PLC0415  (only tars need it)
+    from gristmill.readers.webdataset import index_cells  # noqa: PLC0415  (only tars need it)
 
     index, starts = index_cells(path, unpack.max_cells, stage.layout.cell_bytes)
     content = index.to_bytes()

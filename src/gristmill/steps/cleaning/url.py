@@ -18,9 +18,9 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import RuleValues, StepResult, count_dropped
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.column_names import require_column
+from gristmill.storage.urls import find_host, normalize_host
 
 REASONS = ("no_url", "blocked_domain", "blocked_word")
-_HOST = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//(?:[^/?#@]*@)?(\[[^\]]*\]|[^/?#:]*)|([^/?#:@\s]+\.[^/?#:@\s]+)")
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -126,27 +126,6 @@ class UrlKernel:
                 return True
             _, _, host = host.partition(".")
         return False
-
-
-def find_host(address: str) -> str:
-    """Return the host of an address, in lower case and ASCII; empty if it has none.
-
-    >>> find_host("https://me@WWW.Example.com:443/a?b"), find_host("bücher.de/x"), find_host("/a/b")
-    ('www.example.com', 'xn--bcher-kva.de', '')
-    """
-    match = _HOST.match(address.strip())
-    return normalize_host(match[1] or match[2] or "") if match else ""
-
-
-def normalize_host(host: str) -> str:
-    """Return a host or domain in lower case and ASCII, without the dots around it."""
-    host = host.strip().strip(".").lower()
-    if host.isascii():
-        return host
-    try:
-        return host.encode("idna").decode()
-    except UnicodeError:
-        return host
 
 
 _PACKAGE = "package:"

@@ -6,29 +6,23 @@ with `endings` (HellaSwag), `prompt` with `canonical_solution` (HumanEval), `pro
 first is the question. Keys may be in upper case: `Question` (GPQA, TruthfulQA). The context is not searched for: it is
 mostly a published text that training data may hold.
 
-Benchmark files as records: JSON, JSON lines, CSV and Parquet. They are small, and read whole by the plan.
+Benchmark files may have any format that a run reads. They are small, and read whole by the plan.
 """
 
 from __future__ import annotations
 
-import codecs
-import csv
 import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from gristmill.core.errors import CorruptStreamError, UsageError
-from gristmill.storage.codecs import decompress, find_codec, strip_codec
+from gristmill.readers.records import RECORD_ERRORS, BadRecord, open_records
+from gristmill.storage.codecs import decompress, find_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gristmill.storage.codecs import Codec
     from gristmill.storage.paths import ListedFile
 
 
@@ -185,67 +179,24 @@ def read_benchmark_file(file: ListedFile) -> tuple[bytes, list[dict[str, Any]]]:
             help="to remove copies of whole documents, use deduplicate: {against: …}",
         )
     try:
-        records = _parse_records(file.path, content)
-    except (ValueError, RecursionError, csv.Error, pa.ArrowException, CorruptStreamError) as error:
+        _check_size(content, file.path)
+        opened = open_records(file.path)
+        records = list(opened.rows())
+    except (*RECORD_ERRORS, CorruptStreamError, UsageError) as error:
         raise UsageError(f"decontaminate: {file.path} cannot be read: {error}") from error
-    return content, records
+    for number, record in enumerate(records, 1):
+        if isinstance(record, BadRecord) and record.text.strip():
+            raise UsageError(f"decontaminate: {file.path} cannot be read: record {number}: {record.problem}")
+    if opened.note:
+        raise UsageError(f"decontaminate: {opened.note}")
+    return content, [record for record in records if not isinstance(record, BadRecord)]
 
 
-def _parse_records(path: str, content: bytes) -> list[dict[str, Any]]:
-    if path.endswith(".parquet"):
-        records: list[dict[str, Any]] = pq.read_table(pa.BufferReader(content)).to_pylist()
-        return records
+def _check_size(content: bytes, path: str) -> None:
+    """Refuse a compressed file that would become larger than a benchmark can be."""
     codec = find_codec(path)
-    plain = content if codec is None else _decompress(content, codec)
-    plain = plain.removeprefix(codecs.BOM_UTF8)
-    name = strip_codec(path).lower()
-    if name.endswith(".csv"):
-        return _parse_csv(plain.decode())
-    if plain.lstrip()[:1] == b"[":
-        return msgspec.json.decode(plain, type=list[dict[str, Any]])
-    if name.endswith(".json") and (listed := _find_list(plain)):
-        return listed
-    decoder = msgspec.json.Decoder(dict[str, Any])
-    parsed = []
-    for number, line in enumerate(plain.split(b"\n"), start=1):
-        if line.strip():
-            try:
-                parsed.append(decoder.decode(line))
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
-    return parsed
-
-
-def _parse_csv(text: str) -> list[dict[str, Any]]:
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    usual = csv.field_size_limit(MAX_BYTES)  # contexts of benchmarks may be books
-    try:
-        records: list[dict[str, Any]] = []
-        for row in rows:
-            if None in row:
-                raise ValueError(f"line {rows.line_num} has more values than the header has names")
-            records.append(dict(row))
-    finally:
-        csv.field_size_limit(usual)
-    return records
-
-
-def _find_list(plain: bytes) -> list[dict[str, Any]]:
-    """Find the records of a JSON object that holds one list of them, such as `examples`; empty if there is none."""
-    try:
-        whole = msgspec.json.decode(plain, type=dict[str, Any])
-    except ValueError:
-        return []
-    lists = [value for value in whole.values() if isinstance(value, list) and all(isinstance(x, dict) for x in value)]
-    return lists[0] if len(lists) == 1 else []
-
-
-def _decompress(content: bytes, codec: Codec) -> bytes:
-    """Decompress a file, and stop where it would become larger than a benchmark can be."""
-    chunks, num_bytes = [], 0
-    for chunk in decompress(io.BytesIO(content), codec):
+    num_bytes = 0
+    for chunk in decompress(io.BytesIO(content), codec) if codec is not None else ():
         num_bytes += len(chunk)
         if num_bytes > MAX_BYTES:
             raise ValueError(f"it expands to more than {MAX_BYTES >> 20} MiB")
-        chunks.append(chunk)
-    return b"".join(chunks)

@@ -22,14 +22,14 @@ from gristmill.core.media import list_image_columns
 from gristmill.core.records import RECORD, TEXT, SourceFile, StepResult
 from gristmill.core.step import GlobalStep, LocalStep, StepPosition, StepTraits, check_choices
 from gristmill.images.codec import SIGNATURE_BYTES, describe_codecs
+from gristmill.readers.read import Read
+from gristmill.readers.schema import plan_schema
+from gristmill.readers.source import list_source_files, with_detected_format
 from gristmill.shards.kept_signatures import INDEX, load_kept_signatures
 from gristmill.steps.column_names import require_column
 from gristmill.steps.deduplicate.partitions import expect_partition_memory
 from gristmill.steps.deduplicate.pieces import COLUMN, LINES, PARAGRAPHS, SUBSTRING
 from gristmill.steps.edit_columns import require_content
-from gristmill.steps.read.read import Read
-from gristmill.steps.read.schema import plan_schema
-from gristmill.steps.read.source import list_source_files, with_detected_format
 from gristmill.storage.locations import list_files_below, parse_location
 from gristmill.storage.paths import find_files
 from gristmill.storage.urls import OBJECT_STORES, find_protocol

@@ -8,17 +8,17 @@ read like those of any shard. So a table is decoded once, in any order.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.media import ANY_IMAGE, IMAGE_EXTENSIONS, MEMBER, SAMPLES, get_extension, list_image_structs
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.core.splits import TRAIN
+from gristmill.readers.tables.hub_folder import SAVED_DESCRIPTIONS, find_saved_files
 from gristmill.shards.block_index import LaneBlocks
 from gristmill.shards.manifest import Manifest
 from gristmill.shards.stored_files import MANIFEST, Schema
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 
 SOURCE = "tables"
 _READ_ERRORS = (OSError, ValueError, pa.ArrowException)
-_STATE, _DICT = "state.json", "dataset_dict.json"
-_SPLIT = re.compile(r"\w[\w.-]*")
-_DATA_FILE = re.compile(r"[^/]+\.arrow")
 
 
 def describe_tables(path: str, ids: str | None, *, as_samples: bool) -> ForeignDataset:
@@ -61,10 +58,9 @@ def describe_tables(path: str, ids: str | None, *, as_samples: bool) -> ForeignD
         as_samples: Whether rows are samples in any case.
     """
     is_parquet = path.endswith(".parquet")
-    splits = {"train": find_files(path)} if is_parquet else list_data_files(parse_location(path))
+    files = find_files(path)
+    splits = {TRAIN: files} if is_parquet else {name or TRAIN: found for name, found in find_saved_files(files).items()}
     files = [file for listed in splits.values() for file in listed]
-    if not files:
-        raise UsageError(f"{path} has no data files", help="save the dataset again with save_to_disk")
     indexes = index_files(files, "tables", _index_parquet if is_parquet else _index_arrow, _is_usable)
     schema = _find_schema(files, indexes)
     column = ids if ids is not None else INPUT_IDS if INPUT_IDS in schema.names else None
@@ -161,19 +157,12 @@ def _is_usable(index: Arrays, file: ListedFile) -> bool:  # noqa: ARG001
     return not bool(np.any(blocks < 0))
 
 
-class _FolderState(msgspec.Struct):
-    """The part of `state.json` that a stream needs."""
-
-    files: list[dict[str, str]] = msgspec.field(name="_data_files")
-    indices: Any = msgspec.field(name="_indices_files", default=None)
-
-
 def names_tables(path: str) -> bool:
     """Whether a path names Parquet files, or a folder that `datasets` has written."""
     if path.endswith(".parquet"):
         return not Path(path, MANIFEST).is_file()
     folder = parse_location(path)
-    return any((folder / name).is_file() for name in (_STATE, _DICT)) and not _is_ours(folder)
+    return any((folder / name).is_file() for name in SAVED_DESCRIPTIONS) and not _is_ours(folder)
 
 
 def names_images(path: str) -> bool:
@@ -189,33 +178,3 @@ def _is_ours(folder: Location) -> bool:
     if (folder / MANIFEST).is_file() or (isinstance(folder, Path) and (folder.parent / MANIFEST).is_file()):
         return True
     return any(name.startswith(".gristmill") for name in list_names(folder))
-
-
-def list_data_files(folder: Location) -> dict[str, list[ListedFile]]:
-    """List the files of each split of a folder that `save_to_disk` has written."""
-    try:
-        if not (folder / _DICT).exists():
-            return {"train": _list_split(folder, folder)}
-        splits = msgspec.json.decode((folder / _DICT).read_bytes(), type=dict[str, list[str]])["splits"]
-        if strange := next((split for split in splits if not _SPLIT.fullmatch(split)), None):
-            raise UsageError(f"{folder}: {_DICT} names the split {strange!r}", help="save the dataset again")
-        return {split: _list_split(folder, folder / split) for split in splits}
-    except (msgspec.DecodeError, KeyError, FileNotFoundError) as error:
-        raise UsageError(f"{folder} is not a dataset of `datasets`: {error}", help="save it again") from error
-
-
-def _list_split(root: Location, folder: Location) -> list[ListedFile]:
-    state = msgspec.json.decode((folder / _STATE).read_bytes(), type=_FolderState)
-    if state.indices:
-        raise UsageError(
-            f"{folder} is a selection of another dataset", help="save what dataset.flatten_indices() returns"
-        )
-    names = [str(file.get("filename")) for file in state.files]
-    if strange := next((name for name in names if not _DATA_FILE.fullmatch(name)), None):
-        raise UsageError(f"{folder}: {_STATE} names the file {strange!r}", help="save the dataset again")
-    listed = {file.relative: file for file in find_files(str(root))}
-    prefix = "" if root == folder else f"{folder.name}/"
-    missing = next((name for name in names if prefix + name not in listed), None)
-    if missing is not None:
-        raise UsageError(f"{folder}: {missing} is missing", help="copy the whole folder")
-    return [listed[prefix + name] for name in names]

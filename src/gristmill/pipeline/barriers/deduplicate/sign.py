@@ -51,13 +51,13 @@ from gristmill.pipeline.stages.stored import ShardInput
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.stages.unpack import InputUnits
 from gristmill.pipeline.work_folder import stored_path
+from gristmill.readers.schema import plan_schema
 from gristmill.shards.kept_signatures import SIGNATURES, KeptShard, load_kept_signatures
 from gristmill.shards.manifest_file import load_manifest
 from gristmill.shards.stored_files import StoredFile
 from gristmill.steps.deduplicate.clusters import digest_texts, sign_batch
 from gristmill.steps.deduplicate.deduplicate import AGAINST, DeduplicateAgainst
 from gristmill.steps.edit_columns import read_content
-from gristmill.steps.read.schema import plan_schema
 from gristmill.storage.locations import parse_location
 from gristmill.text.buffers import get_text_buffers
 

@@ -1,0 +1,322 @@
+"""From files to readers: the files of a source, their splits (a column in any format), and the reader of each
+file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from gristmill.core.errors import UsageError
+from gristmill.core.records import ORIGIN, SPLIT, SourceFile
+from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
+from gristmill.readers.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
+from gristmill.readers.formats import JSON_FORMATS, file_format
+from gristmill.readers.read import FORMATS, OWN_FORMATS
+from gristmill.readers.sample_folder import add_side_files, arrange_folder, holds_samples, refuse_empty
+from gristmill.readers.tables.gristmill_dataset import (
+    find_datasets_tokenizer,
+    find_shards,
+    holds_datasets,
+    holds_sample_tars,
+)
+from gristmill.readers.tables.hub_folder import find_hub_files, find_saved_files, is_dataset_folder
+from gristmill.readers.texts.delimited_file import DelimitedFile
+from gristmill.readers.texts.json_lines import LINE_END, JsonLinesReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gristmill.readers.cells import CellBatch
+    from gristmill.readers.read import Read
+    from gristmill.readers.sample_folder import FolderFiles
+    from gristmill.readers.texts.csv_file import CsvFile
+    from gristmill.shards.manifest_file import TokenizerSnapshot
+    from gristmill.storage.paths import ListedFile
+
+
+def with_detected_format(read: Read, listed_files: Sequence[ListedFile]) -> Read:
+    """Set the format of a folder: of finished datasets, or of samples. A file's name alone does not tell it."""
+    if read.format is None and holds_datasets(listed_files):
+        return msgspec.structs.replace(read, format="samples" if holds_sample_tars(listed_files) else "gristmill")
+    if read.format is None and holds_samples(listed_files):
+        return msgspec.structs.replace(read, format="files")
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFiles:
+    """The files that a source reads, and notes about its splits for the user."""
+
+    files: list[SourceFile]
+    notes: list[str]
+    empty_splits: tuple[str, ...] = ()
+    """The splits of the dataset that have no file."""
+
+
+def list_source_files(
+    source: str, read: Read, listed_files: Sequence[ListedFile], *, needs_train: bool = True
+) -> list[SourceFile]:
+    """Like `choose_split_files`, without the notes."""
+    return choose_split_files(source, read, listed_files, needs_train=needs_train).files
+
+
+def choose_split_files(
+    source: str, read: Read, listed_files: Sequence[ListedFile], *, needs_train: bool = True
+) -> SplitFiles:
+    """Choose the files of a source from those its patterns match. The folder of a saved dataset becomes its data files.
+
+    If the splits of files are known (see `core.splits`), each file gets the new name of its split.
+    """
+    hub = None
+    folder = arrange_folder(listed_files) if read.format == "files" else None
+    if folder is not None:
+        refuse_empty(folder, _describe_paths(read, listed_files))
+        splits = folder.splits
+    elif read.format in OWN_FORMATS:
+        splits = find_shards(listed_files)
+    elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(listed_files)):
+        splits = find_saved_files(listed_files)
+    elif (hub := find_hub_files(read, listed_files)) is not None:
+        splits = hub.splits
+    else:
+        splits = {"": list(listed_files)}
+    if read.config is not None and hub is None:
+        raise UsageError("config: only a folder of the Hugging Face Hub with its README.md has configs")
+    notes = hub.notes if hub is not None else folder.notes if folder is not None else []
+    if list(splits) == [""]:
+        if read.split not in (None, ALL_AS_TRAIN):
+            raise UsageError(
+                "split: only a dataset has splits, and these are files", help="name the files you want in read"
+            )
+        notes = [*notes, *_note_look_alikes(splits[""])] if read.split is None and folder is None else notes
+        return SplitFiles(_describe_files(make_source_files(source, splits), folder), notes)
+    if "" in splits:
+        splits[TRAIN] = [*splits.get(TRAIN, []), *splits.pop("")]
+    new_names = choose_splits(list(splits), read.split, _describe_paths(read, listed_files), needs_train=needs_train)
+    files: dict[str, list[ListedFile]] = {}
+    for split, name in new_names.items():
+        if not splits[split] and (hub is not None or not any(splits[other] for other in new_names)):
+            raise UsageError(f"split {split} has no files", help="leave it out: split: {train: …}")
+        files.setdefault(name, []).extend(splits[split])
+    empty = tuple(name for name, split_files in files.items() if not split_files)
+    described = _describe_files(make_source_files(source, files), folder)
+    return SplitFiles(described, [*_split_notes(splits, new_names), *notes], empty)
+
+
+def _describe_files(files: list[SourceFile], folder: FolderFiles | None) -> list[SourceFile]:
+    return files if folder is None else add_side_files(files, folder)
+
+
+def make_source_files(source: str, splits: Mapping[str, Sequence[ListedFile]]) -> list[SourceFile]:
+    """Make the source files of all splits, sorted by relative path."""
+    files: dict[str, SourceFile] = {}
+    for split, split_files in splits.items():
+        for file in split_files:
+            other = files.get(file.relative)
+            if other is not None and other.split != split:
+                raise UsageError(
+                    f"{file.path} is in two splits, {other.split} and {split}",
+                    help="choose one of them: split: {train: …}, or name the files in read",
+                )
+            files[file.relative] = SourceFile(
+                path=file.path,
+                relative=file.relative,
+                num_bytes=file.num_bytes,
+                version=file.version,
+                id=xxhash.xxh3_64_intdigest(f"{source}\0{file.relative}".encode()),
+                split=split,
+            )
+    return [files[relative] for relative in sorted(files)]
+
+
+def choose_training_files(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Choose the training files, or all if there are none, without their splits: for jobs that write no dataset."""
+    training_files = [file for file in files if not file.is_held_out] or files
+    return [msgspec.structs.replace(file, split="") for file in training_files]
+
+
+def _describe_paths(read: Read, listed_files: Sequence[ListedFile]) -> str:
+    return read.read if isinstance(read.read, str) else listed_files[0].path[: -len(listed_files[0].relative)]
+
+
+def _split_notes(splits: Mapping[str, object], new_names: Mapping[str, str]) -> list[str]:
+    """Make a note of which splits are read, under which names."""
+    if list(new_names.values()) == [TRAIN] and len(splits) == 1:
+        return []
+    read_splits = ", ".join(name if name == split else f"{split} as {name}" for split, name in new_names.items())
+    left_out = [split for split in splits if split not in new_names]
+    return [f"splits: {read_splits}" + (f"; not read: {', '.join(left_out)}" if left_out else "")]
+
+
+def _note_look_alikes(files: Sequence[ListedFile]) -> list[str]:
+    """Make a note if a training file has a name like `test.jsonl`."""
+    names = [file.relative for file in files if looks_held_out(file.relative)]
+    if not names:
+        return []
+    more_text = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        (
+            f"all files are training data, also {names[0]}{more_text}: file names make no splits; leave such files "
+            f"out of read, or write split: {ALL_AS_TRAIN} if this is intended"
+        )
+    ]
+
+
+def find_source_tokenizer(read: Read, listed_files: Sequence[ListedFile]) -> TokenizerSnapshot | None:
+    """Return the tokenizer of a source that holds tokens already."""
+    return find_datasets_tokenizer(listed_files) if read.format == "gristmill" else None
+
+
+def open_reader(
+    read: Read,
+    file: SourceFile,
+    schema: pa.Schema,
+    *,
+    piece: UnpackedPiece | None = None,
+    cell_bytes: int = CELL_BYTES,
+) -> FileReader:
+    """Open a reader of one file, or of a piece of it that was unpacked before.
+
+    Args:
+        read: The source.
+        file: The file.
+        schema: The source's schema, from `plan_schema`.
+        piece: The piece to read instead of the file itself.
+        cell_bytes: The size of a cell; part of the output's identity.
+    """
+    # Readers are imported here, by format: all of them take longer to import than a small file takes to read.
+    if SPLIT in schema.names:
+        inner = schema.remove(schema.get_field_index(SPLIT))
+        reader = open_reader(read, file, inner, piece=piece, cell_bytes=cell_bytes)
+        return WithSplit(reader, schema, {file.id: file.split or TRAIN})
+    kind = file_format(file.path, read.format)
+    if kind not in FORMATS:
+        from gristmill.readers.formats import PluginFile, PluginReader  # noqa: PLC0415
+
+        return PluginReader(read, PluginFile(file, kind, cell_bytes), schema)
+    elements = _find_json_elements(read, file, piece, kind)
+    if elements is not None:
+        from gristmill.readers.texts.json_array import ElementFile, JsonArrayReader  # noqa: PLC0415
+
+        return JsonArrayReader(read, ElementFile(file, elements, read.max_record_bytes, piece, cell_bytes), schema)
+    if kind == "csv":
+        from gristmill.readers.texts.csv_file import CsvReader  # noqa: PLC0415
+
+        return CsvReader(read, _open_csv(read, file, piece, cell_bytes), schema)
+    if kind in JSON_FORMATS or (kind == "text" and read.separator is not None):
+        cells = _open_delimited(read, file, piece, cell_bytes)
+        if kind in JSON_FORMATS:
+            return JsonLinesReader(read, cells, schema)
+        from gristmill.readers.texts.text_files import DelimitedTextReader  # noqa: PLC0415
+
+        return DelimitedTextReader(read, cells, schema)
+    if kind == "text":
+        from gristmill.readers.texts.text_files import WholeTextReader  # noqa: PLC0415
+
+        return WholeTextReader(read, file, schema)
+    if kind == "files":
+        from gristmill.readers.sample_folder import SampleReader  # noqa: PLC0415
+
+        return SampleReader(read, file, schema)
+    if kind == "webdataset":
+        from gristmill.readers.webdataset import WebDatasetReader  # noqa: PLC0415
+
+        return WebDatasetReader(read, file, schema, piece=piece, cell_bytes=cell_bytes)
+    if kind == "warc":
+        from gristmill.readers.web_archives import WarcReader  # noqa: PLC0415
+
+        return WarcReader(read, file, schema, cell_bytes=cell_bytes)
+    if kind == "parquet":
+        from gristmill.readers.tables.parquet import ParquetReader  # noqa: PLC0415
+
+        return ParquetReader(read, file, schema, cell_bytes=cell_bytes)
+    from gristmill.readers.tables.arrow import ArrowReader  # noqa: PLC0415
+
+    return ArrowReader(read, file, schema, cell_bytes=cell_bytes)
+
+
+def needs_scan(read: Read, file: SourceFile) -> bool:
+    """Whether a plain file must be scanned from its start to be cut: CSV, and a JSON array."""
+    kind = file_format(file.path, read.format)
+    elements = _find_json_elements(read, file, None, kind)
+    return kind == "csv" or (elements is not None and elements.is_array)
+
+
+def open_for_unpacking(
+    read: Read, file: SourceFile, *, cell_bytes: int = CELL_BYTES
+) -> tuple[DelimitedFile, ElementRange | None]:
+    """Open a compressed file of records, or a plain one that must be scanned; for a JSON array also return its place.
+
+    Its `pieces()` are its plain bytes, cell by cell. Each cell comes at least once, in order; a cell with a large
+    record comes in several pieces. The joined bytes of a run of cells are an `UnpackedPiece`. If the stream cannot be
+    read to its end, `CorruptStreamError` is raised after the last cell; the last piece gets it as its `damage`.
+    """
+    kind = file_format(file.path, read.format)
+    if kind == "csv":
+        return _open_csv(read, file, None, cell_bytes), None
+    elements = _find_json_elements(read, file, None, kind)
+    if elements is not None:
+        from gristmill.readers.texts.json_array import ElementFile  # noqa: PLC0415
+
+        return ElementFile(file, elements, read.max_record_bytes, cell_bytes=cell_bytes), elements
+    return _open_delimited(read, file, None, cell_bytes), None
+
+
+def _open_csv(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> CsvFile:
+    from gristmill.readers.texts.csv_file import CsvFile, find_csv_layout  # noqa: PLC0415
+
+    layout = find_csv_layout(read, file.path)
+    return CsvFile(file, layout, read.max_record_bytes, piece, cell_bytes, read.encoding)
+
+
+def _find_json_elements(read: Read, file: SourceFile, piece: UnpackedPiece | None, kind: str) -> ElementRange | None:
+    """Find the records of a JSON file that does not hold lines."""
+    if piece is not None:
+        return piece.elements
+    if kind != "json":
+        return None
+    from gristmill.readers.texts.json_array import find_elements  # noqa: PLC0415
+
+    return find_elements(read, file.path)
+
+
+def _open_delimited(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> DelimitedFile:
+    separator = LINE_END if read.separator is None else read.separator.encode()
+    return DelimitedFile(file, separator, read.max_record_bytes, piece, cell_bytes)
+
+
+def add_splits(cell: CellBatch, schema: pa.Schema, splits: Mapping[int, str]) -> CellBatch:
+    """Add the column of splits to a cell; `splits` are those of the files, by their ids."""
+    batch = cell.batch
+    if len(splits) == 1:
+        [split] = splits.values()
+        column = pa.repeat(pa.scalar(split, pa.string()), batch.num_rows)
+    else:
+        files, indexes = np.unique(batch.column(ORIGIN).field("file").to_numpy(), return_inverse=True)
+        names = pa.array([splits.get(int(file), TRAIN) for file in files], pa.string())
+        column = names.take(pa.array(indexes))
+    arrays = [column if name == SPLIT else batch.column(name) for name in schema.names]
+    return replace(cell, batch=pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+class WithSplit:
+    """A reader that adds the column of splits to the cells of another reader."""
+
+    def __init__(self, reader: FileReader, schema: pa.Schema, splits: Mapping[int, str]) -> None:
+        self.can_cut = reader.can_cut
+        self._reader = reader
+        self._schema = schema
+        self._splits = splits
+
+    def cell_sizes(self) -> list[int]:
+        return self._reader.cell_sizes()
+
+    def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
+        for cell in self._reader.read_cells(first, stop):
+            yield add_splits(cell, self._schema, self._splits)
