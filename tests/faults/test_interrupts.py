@@ -51,6 +51,80 @@ def test_interrupt_at_any_moment(project, nothing_left, moment):
     wait_until(lambda: not marked_processes(nothing_left), "the end of all workers", GONE_SECONDS)
 
 
+LINES = """
+    import faulthandler, os, signal, sys
+    import gristmill as gm
+
+    def function(n):
+        if n == 4:
+            os.kill(os.getpid(), 9)
+        return n
+
+    def run():
+        list(gm.parallel_imap(function, range(8), workers=2, backend="processes", on_error="skip", progress=False))
+
+    def trace(stops):
+        counts = {}
+        def tracer(frame, event, _):
+            place = frame.f_code.co_filename, frame.f_lineno
+            function_name = f"{place[0]}:{frame.f_code.co_name}"
+            if event == "line" and any(name in function_name for name in NAMES):
+                counts[place] = counts.get(place, 0) + 1
+                if stops(place):
+                    sys.settrace(None)
+                    signal.raise_signal(signal.SIGINT)
+            return tracer
+        sys.settrace(tracer)
+        try:
+            run()
+        finally:
+            sys.settrace(None)
+        return counts
+
+    NAMES = sys.argv[1].split(",")
+    run()  # imports
+    places = sorted(trace(lambda place: False))
+    assert places
+    for place in places:
+        if not (child := os.fork()):
+            os.setsid()
+            os.dup2(os.open("stderr-of-one", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+            faulthandler.dump_traceback_later(120, exit=True)
+            try:
+                trace(lambda other: other == place)
+                os._exit(0)  # this time it did not come there
+            except KeyboardInterrupt:
+                os._exit(130)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with open("stderr-of-one") as file:
+            text = file.read()
+        if code not in (0, 130) or "Exception ignored" in text:
+            print(*place, code, text)
+    print(len(places), "places")
+"""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "processes.py:_remove,worker_process.py:reap,selectors.py:unregister,subprocess.py:__del__",
+        pytest.param("/engine/backends/,/selectors.py,/subprocess.py,/wire.py,/recorder.py", marks=pytest.mark.full),
+        pytest.param("/engine/worker_,/scheduler.py,/job_workers.py,/failures.py", marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.every_case
+def test_interrupt_at_any_line(project, names):
+    """While a worker starts, runs, dies and is replaced; as a destructor runs, too, where Python drops exceptions."""
+    done = scripts.run(scripts.write(project / "script.py", LINES), names, cwd=project)
+    assert done.returncode == 0, done.stderr
+    *lost, count = done.stdout.splitlines()
+    assert lost == []
+    assert int(count.split()[0]) > 20
+
+
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_interrupt_in_other_backends(project, backend):
     source = JOB.format(backend=backend).replace("os.kill(os.getpid(), 9)", "raise ValueError(n)")

@@ -22,7 +22,7 @@ from gristmill.engine.failures import FailureHandler, find_suspect, may_have_run
 from gristmill.engine.item_queue import ChunkSizer, ItemQueue
 from gristmill.engine.job_workers import JobWorkers
 from gristmill.engine.pool_sizer import PoolSizer
-from gristmill.engine.worker.pickling import CapturedError
+from gristmill.engine.worker.pickling import CapturedError, KeptInterrupt
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -117,7 +117,8 @@ class Scheduler:
         self._workers.open()
         try:
             while True:
-                self._dispatch()
+                with KeptInterrupt():
+                    self._dispatch()
                 was_waiting = self._queue.is_waiting and len(self._finished) > 0  # asked before they are handed out
                 while self._finished:
                     yield self._finished.popleft()
@@ -125,14 +126,14 @@ class Scheduler:
                     continue
                 if not self._has_work():
                     break
-                for event in self._workers.wait(self._seconds_to_wait()):
-                    self._handle(event)
-                self._check_timers()
+                with KeptInterrupt():
+                    self._wait()
             # After `end_at` workers may still run items whose results are not wanted: do not wait for them.
             at_once = self._workers.is_busy
         finally:
-            self._observer.measure_workers(self._workers)
-            self._workers.close(at_once=at_once)
+            with KeptInterrupt():
+                self._observer.measure_workers(self._workers)
+                self._workers.close(at_once=at_once)
 
     @property
     def num_results_to_hold(self) -> int:
@@ -253,6 +254,12 @@ class Scheduler:
                 self._on_setup_failure(event)
             case backends.Undecodable():
                 self._on_undecodable(event)
+
+    def _wait(self) -> None:
+        """Wait for events or the next timer, and handle them."""
+        for event in self._workers.wait(self._seconds_to_wait()):
+            self._handle(event)
+        self._check_timers()
 
     def _on_setup_failure(self, event: SetupFailed) -> None:
         error = event.error.to_exception()

@@ -136,9 +136,9 @@ class WorkerProcess:
         return sum(len(segment) for segment in segments)
 
     def flush(self) -> None:
-        """Write as much as the socket takes."""
+        """Write as much as the socket takes. It is closed if an interrupt came before the scheduler saw the death."""
         try:
-            has_sent_all = self._sender.flush()
+            has_sent_all = self._socket.fileno() < 0 or self._sender.flush()
         except (BrokenPipeError, ConnectionResetError):
             has_sent_all = True  # it is dead or dying, which `receive` will notice
         if has_sent_all:
@@ -184,11 +184,7 @@ class WorkerProcess:
 
     def reap(self) -> Died:
         """Reap the process, end what it left running, and return how it ended."""
-        self.kill()
-        try:
-            code = self.process.wait(timeout=LEAVE_SECONDS)
-        except subprocess.TimeoutExpired:  # killed, but stuck in the kernel (a dead network file system)
-            code = -signal.SIGKILL
+        code = self._end()
         _, item, position = self._recorder.read()
         crash_text = self._recorder.read_crash_text()
         self._ours.close()
@@ -196,6 +192,18 @@ class WorkerProcess:
             return Died(self, f"exited with code {code}", None, item, position, crash_text)
         name = _name_signal(-code)
         return Died(self, f"was killed by {name}", name, item, position, crash_text)
+
+    def close(self) -> None:
+        """End the process and close this end of it, wherever an interrupt has left `reap`."""
+        self._end()
+        self._ours.close()
+
+    def _end(self) -> int:
+        self.kill()
+        try:
+            return self.process.wait(timeout=LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:  # killed, but stuck in the kernel (a dead network file system)
+            return -signal.SIGKILL
 
 
 def start_process(cpus: Sequence[int] | None, unsent: set[WorkerProcess]) -> WorkerProcess:

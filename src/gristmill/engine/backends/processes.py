@@ -88,6 +88,7 @@ class ProcessBackend:
         deadline = time.monotonic() + LEAVE_SECONDS
         while self._workers and not at_once and (seconds_left := deadline - time.monotonic()) > 0:
             self.wait(seconds_left)
-        for worker in list(self._workers):
-            self._remove(worker)
+        for worker in self._workers:  # an interrupt may have come while one was registered or removed
+            worker.close()
+        self._workers.clear()
         self._selector.close()

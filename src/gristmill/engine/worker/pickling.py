@@ -14,7 +14,9 @@ from __future__ import annotations
 import errno
 import pickle
 import signal
+import sys
 from functools import cache
+from threading import current_thread, main_thread
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -55,6 +57,31 @@ class DeferredInterrupt:
             signal.signal(signal.SIGINT, self._handler)
             if self._frames:
                 self._handler(signal.SIGINT, self._frames[0])
+
+
+class KeptInterrupt:
+    """A context that Ctrl-C ends also where Python drops what it raises: in a destructor or another callback.
+
+    Only the main thread gets it; in others this does nothing.
+    """
+
+    def __enter__(self) -> None:
+        self._dropped: BaseException | None = None
+        self._hook = None
+        if current_thread() is main_thread():
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._keep
+
+    def _keep(self, dropped: sys.UnraisableHookArgs) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            self._dropped = dropped.exc_value
+        elif self._hook is not None:
+            self._hook(dropped)
+
+    def __exit__(self, *_: object) -> None:
+        if self._hook is not None:
+            sys.unraisablehook = self._hook
+        if self._dropped is not None:
+            raise self._dropped
 
 
 class _NeedsCloudpickle(Exception):
