@@ -59,7 +59,7 @@ def describe_tables(path: str, ids: str | None, *, as_samples: bool) -> ForeignD
     """
     is_parquet = path.endswith(".parquet")
     files = find_files(path)
-    splits = {TRAIN: files} if is_parquet else {name or TRAIN: found for name, found in find_saved_files(files).items()}
+    splits = {TRAIN: files} if is_parquet else {name or TRAIN: saved for name, saved in find_saved_files(files).items()}
     files = [file for listed in splits.values() for file in listed]
     indexes = index_files(files, "tables", _index_parquet if is_parquet else _index_arrow, _is_usable)
     schema = _find_schema(files, indexes)
