@@ -306,23 +306,29 @@ def index_files(
     is_usable: Callable[[Arrays, ListedFile], bool],
 ) -> list[Arrays]:
     """Return what `make` finds out about each file, from the cache if that has a usable entry."""
+    folder = Path(choose_cache_folder(str(Path.home()), sys.platform, kind))
+    places = {file.path: folder / f"{identify_file(file)}.npz" for file in files}
 
     def index_one(file: ListedFile) -> Arrays:
-        path = Path(choose_cache_folder(str(Path.home()), sys.platform, kind), f"{identify_file(file)}.npz")
-        arrays = _load(path)
-        if arrays is None or not is_usable(arrays, file):
-            arrays = make(file)
-            sink = io.BytesIO()
-            np.savez(sink, allow_pickle=False, **arrays)
-            with suppress(OSError):  # only the next process is slower
-                make_folder(path.parent)
-                write_file(str(path), sink.getvalue(), kind)
+        arrays = make(file)
+        sink = io.BytesIO()
+        np.savez(sink, allow_pickle=False, **arrays)
+        with suppress(OSError):  # only the next process is slower
+            make_folder(folder)
+            write_file(str(places[file.path]), sink.getvalue(), kind)
         return arrays
 
-    if not any("://" in file.path for file in files):
-        return [index_one(file) for file in files]
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        return list(pool.map(index_one, files))
+    # In this thread: headers of arrays are parsed as Python, which Python 3.11 cannot do in two threads at once
+    # (cpython#106905).
+    indexes = {
+        file.path: arrays
+        for file in files
+        if (arrays := _load(places[file.path])) is not None and is_usable(arrays, file)
+    }
+    missing = [file for file in files if file.path not in indexes]
+    with ThreadPoolExecutor(_NUM_THREADS if any("://" in file.path for file in missing) else 1) as pool:
+        indexes.update(zip([file.path for file in missing], pool.map(index_one, missing), strict=True))
+    return [indexes[file.path] for file in files]
 
 
 def _load(path: Path) -> Arrays | None:

@@ -115,7 +115,7 @@ def _time_engine(engine: Engine, texts: Sequence[str]) -> tuple[int, EngineRepor
     start = perf_counter()
     ids, _ = engine.encode(texts)
     seconds = perf_counter() - start
-    speed = round(_count_bytes(texts) / 1e6 / max(seconds, 1e-9), 2)
+    speed = float(f"{_count_bytes(texts) / 1e6 / max(seconds, 1e-9):.3g}")
     return len(ids), EngineReport(version=engine.version, megabytes_per_second=speed)
 
 
