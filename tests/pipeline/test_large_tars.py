@@ -7,10 +7,10 @@ import os
 import tarfile
 
 import pytest
-from gristmill.readers.samples import webdataset
 
 from gristmill.core.errors import SourceChangedError
 from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.readers import webdataset
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Deduplicate, Read, Shuffle, Write
 

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gristmill.readers.samples import sample_folder
 from gristmill_testing.pictures import broken_exif, make_photo, photo
 from PIL import Image
 from webdataset import autodecode, tariterators
@@ -23,6 +22,7 @@ from gristmill.core.errors import NotUpToDateError, SourceChangedError, UsageErr
 from gristmill.core.recipe import Source
 from gristmill.pipeline import execution
 from gristmill.pipeline.inspecting.trace import trace
+from gristmill.readers import sample_folder
 from gristmill.report.write import measure_documents
 from gristmill.stream import Stream
 
