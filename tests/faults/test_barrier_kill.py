@@ -65,7 +65,7 @@ real = Receipts.add
 def add(self, fingerprint, result):
     if left["receipts"] == 0 and "damage" not in left:
         os.kill(os.getpid(), signal.SIGKILL)
-    written.append(type(result).__name__)
+    written.append(getattr(result, "stage", type(result).__name__))
     files.append([file.path for file in getattr(result, "files", list)() if file.bytes])
     paths = (out / ".gristmill/stored").glob("[!.]*")
     stored.update(str(path.relative_to(out)) for path in paths if path.stat().st_size)
@@ -161,20 +161,20 @@ print(json.dumps({"stages": stages, "problems": problems, "has_scores": has_scor
 """
 
 DOCUMENT_STAGES = {
-    "MergedStreams",
-    "CopyPairs",
-    "MarkedCopies",
-    "CandidatePairs",
-    "CarriedPairs",
-    "ComparedPairs",
-    "LinkedDocuments",
-    "ScatteredMembers",
-    "ChosenRemovals",
-    "ScatteredRemovals",
-    "RangeRemovals",
+    "merging",
+    "copies",
+    "marking",
+    "candidates",
+    "sketches",
+    "comparing",
+    "clusters",
+    "members",
+    "choosing",
+    "survivors",
+    "removals",
 }
 
-PIECE_STAGES = {"HashedUnit", "MergedStreams", "CopiedPieces", "UnitRemovals"}
+PIECE_STAGES = {"hashing", "merging", "copies", "removals"}
 
 
 def kill_everywhere(folder, step):
@@ -195,16 +195,16 @@ def run_everywhere(folder, step, fault):
 @pytest.mark.parametrize(
     ("step", "kinds"),
     [
-        ("Decontaminate(benchmarks={'ask': str(root / 'ask.jsonl')}, action='cut')", {"SearchedUnit", "JudgedUnit"}),
+        ("Decontaminate(benchmarks={'ask': str(root / 'ask.jsonl')}, action='cut')", {"searching", "judging"}),
         ("Deduplicate(kind='lines', partition_bytes=1000)", PIECE_STAGES),
         ("Deduplicate(kind='paragraphs', partition_bytes=1000)", PIECE_STAGES),
         ("Deduplicate(kind='substring', min_words=13, partition_bytes=20_000)", PIECE_STAGES),
         ("Deduplicate(kind='exact', by='url', partition_bytes=1000, max_source_loss=1.0)", PIECE_STAGES),
-        ("Mix(weights={'web': 1}, size=150, by='documents', max_epochs=2)", {"RangeAmounts", "RangeKeys"}),
+        ("Mix(weights={'web': 1}, size=150, by='documents', max_epochs=2)", {"counting", "choosing"}),
         # Filters keep their scores: blocks of tasks, which publishing joins into one file a stage.
-        ("[GopherRepetition(), Shuffle(), Scores(min_words=61)]", {"ScatteredUnit"}),
+        ("[GopherRepetition(), Shuffle(), Scores(min_words=61)]", {"buckets"}),
         ("Limit(max_records=40)", set()),
-        ("Split(validation=9)", {"SmallestKeys"}),
+        ("Split(validation=9)", {"keys"}),
     ],
 )
 def test_killed_in_every_stage(tmp_path, step, kinds):
@@ -216,11 +216,11 @@ def test_killed_while_clusters_are_found(tmp_path):
     step = "Deduplicate(partition_bytes=4_000, against=str(root / 'known.jsonl'))"
     stages = kill_everywhere(tmp_path, step)
     assert set(stages) == {"SliceResult", *DOCUMENT_STAGES}
-    num_ranges = stages.count("RangeRemovals")
+    num_ranges = stages.count("removals")
     assert num_ranges > 3
-    assert stages.count("LinkedDocuments") > num_ranges, "one round was enough"
-    assert stages.count("CandidatePairs") > 1
-    assert stages.count("MergedStreams") > 2
+    assert stages.count("clusters") > num_ranges, "one round was enough"
+    assert stages.count("candidates") > 1
+    assert stages.count("merging") > 2
 
 
 @pytest.mark.full

@@ -195,10 +195,7 @@ def kinds():
         "SliceResult",
         "UnpackResult",
     }
-    assert (
-        held | {"ScatteredUnit", "SignResult", "CopyPairs", "CandidatePairs", "ComparedPairs", "_State", "_Splits"}
-        <= names
-    )
+    assert held | {"Receipt", "SignResult", "_State", "_Splits"} <= names
     return Kinds(found)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from gristmill.core.errors import TooMuchContaminationError
 from gristmill.core.records import TEXT
 from gristmill.core.splits import TRAIN
-from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import (
     BarrierOutcome,
     list_stored_inputs,
@@ -23,19 +23,12 @@ from gristmill.pipeline.barriers.base import (
     pair_with_notes,
     replace_texts,
 )
-from gristmill.pipeline.barriers.deduplicate.record_files import read_records
-from gristmill.pipeline.barriers.judge import (
-    FINDING,
-    JudgedUnit,
-    SearchContext,
-    SearchedUnit,
-    SearchTask,
-    run_judge,
-    run_search,
-)
+from gristmill.pipeline.barriers.exchange import Exchange, Part, Write
+from gristmill.pipeline.barriers.judge import FINDING, Search, find_hits, judge_unit
+from gristmill.pipeline.barriers.record_files import read_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
-from gristmill.pipeline.work_folder import stored_path, work_path
+from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.manifest import BenchmarkCheck, Decontaminated
 from gristmill.steps.decontaminate.decontaminate import CONTAMINATED, with_tags
 from gristmill.steps.decontaminate.item_index import HIT, build_index
@@ -48,6 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
+    from gristmill.pipeline.barriers.record_files import Receipt
     from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.shards.stored_files import StoredFile
@@ -94,27 +88,28 @@ class _Check:
         self._described = fingerprint.describe_steps([step])
         self._is_common: dict[str, NDArray[np.bool_]] = {}
 
-    def judge_units(self, units: Sequence[tuple[StageUnit, SliceResult]]) -> list[JudgedUnit]:
+    def judge_units(self, units: Sequence[tuple[StageUnit, SliceResult]]) -> Sequence[Receipt]:
         """Search all units, find out which n-grams are common in each source, and judge the units."""
-        context = SearchContext.extend(self._run.context, step=self._step, index=self._index, is_common={})
-        tasks = []
-        for unit, result in units:
-            name = fingerprint.of(unit.fingerprint, "search", self._described)
+        context, exchange = self._run.context, Exchange(self._run, "decontaminate")
+        parts = []
+        for number, (unit, result) in enumerate(units):
             inputs = tuple(list_training_inputs(result))
-            tasks.append(Task(name, SearchTask(unit.source.name, inputs, stored_path(name))))
-        searched = self._run.runner.run_missing(run_search, context, tasks, SearchedUnit, "decontaminate: searching")
-        self._is_common = self._find_common_keys(units, searched)
-        context = SearchContext.extend(context, step=self._step, index=self._index, is_common=self._is_common)
+            name = fingerprint.of(unit.fingerprint, "search", self._described)
+            parts.append((name, Part(number, source=unit.source.name, inputs=inputs)))
+        searched = exchange.run(partial(find_hits, self._index), parts, "searching", writes={"hits": Write(HIT)})
+        self._is_common = self._find_common_keys(units, searched.receipts)
         commons = {source: np.flatnonzero(common).tolist() for source, common in self._is_common.items()}
-        judging = []
-        for task, searched_unit in zip(tasks, searched, strict=True):
-            search: SearchTask = task.payload
-            name = fingerprint.of(task.id, "judge", commons[search.source], context.keep_dropped, context.seed)
-            judging.append(Task(name, SearchTask(search.source, search.inputs, stored_path(name), searched_unit.hits)))
-        return self._run.runner.run_missing(run_judge, context, judging, JudgedUnit, "decontaminate: judging")
+        judging = [
+            (fingerprint.of(name, "judge", commons[part.source], context.keep_dropped, context.seed), part)
+            for name, part in parts
+        ]
+        search = Search(self._step, self._index, context.seed, context.keep_dropped)
+        writes = {"findings": Write(FINDING), "evidence": Write(np.dtype(np.uint8), is_published=True)}
+        stage = partial(judge_unit, search, self._is_common)
+        return exchange.run(stage, judging, "judging", reads={"hits": searched.whole("hits")}, writes=writes).receipts
 
     def _find_common_keys(
-        self, units: Sequence[tuple[StageUnit, SliceResult]], searched: Sequence[SearchedUnit]
+        self, units: Sequence[tuple[StageUnit, SliceResult]], searched: Sequence[Receipt]
     ) -> dict[str, NDArray[np.bool_]]:
         """Find the keys that are in too many documents of a source to say anything about one of them."""
         num_documents = {unit.source.name: 0 for unit, _ in units}
@@ -122,7 +117,7 @@ class _Check:
         for (unit, result), searched_unit in zip(units, searched, strict=True):
             source = unit.source.name
             num_documents[source] += sum(stored.num_rows for stored in list_training_inputs(result))
-            hits = read_records(self._run.context.work, searched_unit.hits, HIT)
+            hits = read_records(self._run.context.work, searched_unit.whole["hits"], HIT)
             pairs = np.unique(hits["row"].astype(np.uint64) << np.uint64(32) | hits["key"])
             keys = (pairs & np.uint64(0xFFFFFFFF)).astype(np.int64)
             frequencies[source] += np.bincount(keys, minlength=self._index.num_keys)
@@ -131,7 +126,7 @@ class _Check:
             for source, frequency in frequencies.items()
         }
 
-    def check_limits(self, units: Sequence[tuple[StageUnit, SliceResult]], judged: Sequence[JudgedUnit]) -> None:
+    def check_limits(self, units: Sequence[tuple[StageUnit, SliceResult]], judged: Sequence[Receipt]) -> None:
         """Raise `TooMuchContaminationError` if a source would lose too many documents."""
         if self._step.action != "drop":
             return
@@ -139,7 +134,7 @@ class _Check:
         losses: Counter[str] = Counter()
         for (unit, result), judged_unit in zip(units, judged, strict=True):
             totals[unit.source.name] += sum(stored.num_rows for stored in list_training_inputs(result))
-            losses[unit.source.name] += judged_unit.num_documents
+            losses[unit.source.name] += judged_unit.counts["num_documents"]
         for source, loss in losses.items():
             if loss > max(_MIN_DROPPED, self._step.max_source_loss * totals[source]):
                 raise TooMuchContaminationError(
@@ -150,7 +145,7 @@ class _Check:
                 )
 
     def make_next_units(
-        self, units: Sequence[tuple[StageUnit, SliceResult]], judged: Sequence[JudgedUnit]
+        self, units: Sequence[tuple[StageUnit, SliceResult]], judged: Sequence[Receipt]
     ) -> dict[str, list[StageUnit]]:
         """Make the units of the next stage, by source; each is known by what was found in it."""
         next_units: dict[str, list[StageUnit]] = {}
@@ -162,19 +157,19 @@ class _Check:
             inputs, first_row = [], 0
             for stored in list_stored_inputs(result):
                 is_checked = stored.split == TRAIN
-                file = judged_unit.findings if is_checked else None
+                file = judged_unit.whole["findings"] if is_checked else None
                 stop = first_row + stored.num_rows if is_checked else first_row
                 start_stop = np.searchsorted(findings["row"], [first_row, stop])
                 num_contaminated = len(np.unique(findings["row"][slice(*start_stop)]))
                 inputs.append(CheckedInput(stored, self._step.action, file, first_row, names, num_contaminated))
                 first_row = stop
-            decided = judged_unit.findings.xxh3, sorted(names.items()), self._step.action
+            decided = judged_unit.whole["findings"].xxh3, sorted(names.items()), self._step.action
             name = fingerprint.of(unit.fingerprint, "decontaminate", decided)
             next_units.setdefault(unit.source.name, []).append(StageUnit(unit.source, name, tuple(inputs)))
         return next_units
 
     def make_manifest_entry(
-        self, units: Sequence[tuple[StageUnit, SliceResult]], judged: Sequence[JudgedUnit]
+        self, units: Sequence[tuple[StageUnit, SliceResult]], judged: Sequence[Receipt]
     ) -> Decontaminated:
         """Make the entry of the manifest: what was looked for, and what was found, by benchmark and source."""
         documents: dict[str, Counter[str]] = {}
@@ -222,20 +217,20 @@ class _Check:
             )
         return described
 
-    def _read_findings(self, judged_unit: JudgedUnit) -> NDArray[Any]:
-        return read_records(self._run.context.work, judged_unit.findings, FINDING)
+    def _read_findings(self, judged_unit: Receipt) -> NDArray[Any]:
+        return read_records(self._run.context.work, judged_unit.whole["findings"], FINDING)
 
     def _name_item(self, passage: int) -> str:
         return self._index.names[self._index.passages[passage].item]
 
 
 def _gather_evidence(
-    units: Sequence[tuple[StageUnit, SliceResult]], judged: Sequence[JudgedUnit]
+    units: Sequence[tuple[StageUnit, SliceResult]], judged: Sequence[Receipt]
 ) -> dict[str, list[StoredFile]]:
     evidence: dict[str, list[StoredFile]] = {}
     for (unit, _), judged_unit in zip(units, judged, strict=True):
-        if judged_unit.evidence.bytes:
-            evidence.setdefault(unit.source.name, []).append(judged_unit.evidence)
+        if judged_unit.whole["evidence"].bytes:
+            evidence.setdefault(unit.source.name, []).append(judged_unit.whole["evidence"])
     return evidence
 
 

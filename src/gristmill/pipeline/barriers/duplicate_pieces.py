@@ -6,10 +6,10 @@ what is removed. The next stage removes it as it reads the documents. A worker h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,42 +18,27 @@ from gristmill.core.errors import TooManyDuplicatesError
 from gristmill.core.records import TEXT, select_rows
 from gristmill.core.seeds import find_ranges
 from gristmill.core.splits import TRAIN
-from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, pair_with_notes, replace_texts
-from gristmill.pipeline.barriers.deduplicate.documents import PartitionTask
-from gristmill.pipeline.barriers.deduplicate.merge import PieceMerger
-from gristmill.pipeline.barriers.deduplicate.record_files import (
-    PartitionedFile,
-    PartitionWriter,
-    RecordWriter,
-    TaskFiles,
-    make_records,
-    read_records,
-)
+from gristmill.pipeline.barriers.exchange import Exchange, Part, Write
+from gristmill.pipeline.barriers.record_files import make_records, read_records
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.stages.outputs.split_files import open_stem
-from gristmill.pipeline.stages.stage_context import StageContext
 from gristmill.pipeline.stages.unit_tasks import StageUnit
-from gristmill.pipeline.work_folder import stored_path
-from gristmill.shards.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE
 from gristmill.steps.deduplicate.partitions import grow_partition_bytes
 from gristmill.steps.deduplicate.pieces import COLUMN, PIECE, SUBSTRING, hash_pieces, remove_pieces
-from gristmill.storage.locations import Count  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    import msgspec
     from numpy.typing import NDArray
 
-    from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
+    from gristmill.pipeline.barriers.exchange import Partition
+    from gristmill.pipeline.barriers.record_files import Receipt
     from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.shards.stored_files import StoredFile
     from gristmill.steps.deduplicate.deduplicate import DeduplicatePieces
     from gristmill.storage.locations import Location
-
-    T = TypeVar("T", bound=msgspec.Struct)
 
 _BYTES_PER_PIECE = {SUBSTRING: 6}
 """About how many bytes of text make a piece; of lines and paragraphs more."""
@@ -94,13 +79,13 @@ class PiecesBarrier:
         )  # stable: units of a source stay in order
         removals = self._find_removals(units, run)
         next_units: dict[str, list[StageUnit]] = {}
-        for piece_unit, removed in zip(units, removals, strict=True):
-            source = piece_unit.unit.source
+        for piece_unit, receipt in zip(units, removals, strict=True):
+            source, removed, num_pieces = piece_unit.unit.source, receipt.whole["removed"], receipt.counts["num_pieces"]
             inputs, first_row = [], 0
             for stored in piece_unit.inputs:
-                inputs.append(WithoutPieces(stored, self.step, removed.removed, removed.num_pieces, first_row))
+                inputs.append(WithoutPieces(stored, self.step, removed, num_pieces, first_row))
                 first_row += stored.num_rows
-            name = fingerprint.of(piece_unit.fingerprint, "pieces", removed.removed.xxh3)
+            name = fingerprint.of(piece_unit.fingerprint, "pieces", removed.xxh3)
             next_units.setdefault(source.name, []).append(StageUnit(source, name, tuple(inputs)))
         if self.step.preserves_documents:
             self._check_limits(units, removals)
@@ -110,64 +95,50 @@ class PiecesBarrier:
         name, prefer = unit.unit.source.name, self.step.prefer
         return not unit.is_reference, prefer.index(name) if name in prefer else len(prefer), name
 
-    def _find_removals(self, units: Sequence[_PieceUnit], run: BarrierRun) -> list[UnitRemovals]:
+    def _find_removals(self, units: Sequence[_PieceUnit], run: BarrierRun) -> Sequence[Receipt]:
         """Hash the pieces of all units, find the copies in each partition, and gather them by unit."""
         if not units:
             return []
-        num_pieces = sum(unit.num_bytes for unit in units) // _BYTES_PER_PIECE.get(self.step.kind, 40)
-        run_tasks = partial(self._run_tasks, run)
-        num_partitions = self._count_partitions(num_pieces * PIECE.itemsize, run.context)
-        context = PieceContext.extend(run.context, step=self.step, num_partitions=num_partitions)
-        described = [self.step.kind, self.step.min_words, self.step.by, num_partitions]
-        tasks = []
-        for unit in units:
-            name = fingerprint.of(unit.fingerprint, "pieces", described)
-            tasks.append(Task(name, HashTask(unit.inputs, stored_path(name))))
-        hashed = run_tasks(run_hash, context, tasks, HashedUnit, "hashing")
-        all_units = fingerprint.of([task.id for task in tasks])
-        merger = PieceMerger(run.context, all_units, self.step.partition_bytes, run_tasks)
+        step, layout = self.step, run.plan.layout
+        num_bytes = sum(unit.num_bytes for unit in units) // _BYTES_PER_PIECE.get(step.kind, 40) * PIECE.itemsize
+        size = step.partition_bytes
+        if not isinstance(run.context.work, Path):  # on a store partitions are larger, and so are fewer
+            size = grow_partition_bytes(num_bytes, size, piece_bytes=layout.min_piece_bytes)
+        num_partitions = max(1, num_bytes // size)
+        described = [step.kind, step.min_words, step.by, num_partitions]
+        parts = [
+            (fingerprint.of(unit.fingerprint, "pieces", described), Part(number, inputs=unit.inputs))
+            for number, unit in enumerate(units)
+        ]
+        all_units = fingerprint.of([name for name, _ in parts])
+        exchange = Exchange(run, "deduplicate", all_units, partition_bytes=step.partition_bytes)
+        notes_bounds = num_partitions <= _MAX_NOTED_PARTITIONS
+        hashed = exchange.run(
+            partial(hash_unit, step, num_partitions),
+            parts,
+            "hashing",
+            writes={"pieces": Write(PIECE, num_partitions=num_partitions, notes_bounds=notes_bounds)},
+        ).scattered("pieces")
         unit_starts = np.cumsum([0, *(unit.num_rows for unit in units)])[:-1]
-        merged = merger.merge("pieces", [unit.pieces for unit in hashed], PIECE, unit_starts, num_partitions)
-        context = PieceContext.extend(
-            context,
-            inputs=merged.files,
-            input_starts=merged.starts,
-            unit_starts=unit_starts,
-            num_reference=sum(unit.is_reference for unit in units),
+        merged = exchange.merge("pieces", hashed.files, PIECE, unit_starts, num_partitions)
+        copies = exchange.run(
+            partial(find_copies, unit_starts, sum(unit.is_reference for unit in units)),
+            merged.num_partitions or 1,
+            "copies",
+            reads={"pieces": merged},
+            writes={"copies": Write(REMOVED, num_partitions=len(units))},
         )
-        tasks = _number_tasks(merged.num_partitions, all_units, "copies")
-        copies = run_tasks(run_copies, context, tasks, CopiedPieces, "copies")
-        context = PieceContext.extend(context, inputs=merger.join("copies", (each.removed for each in copies), REMOVED))
-        tasks = _number_tasks(len(units), all_units, "gather")
-        return run_tasks(run_gather, context, tasks, UnitRemovals, "removals")
+        reads = {"copies": copies.scattered("copies")}
+        writes = {"removed": Write(REMOVED)}
+        return exchange.run(gather_unit, len(units), "removals", reads=reads, writes=writes).receipts
 
-    def _count_partitions(self, num_bytes: int, context: StageContext) -> int:
-        """Count the partitions of pieces that have this many bytes; on a store they are larger, and so are fewer."""
-        size = self.step.partition_bytes
-        if not isinstance(context.work, Path):
-            size = grow_partition_bytes(num_bytes, size, piece_bytes=context.layout.min_piece_bytes)
-        return max(1, num_bytes // size)
-
-    def _run_tasks(
-        self,
-        run: BarrierRun,
-        function: Callable[..., T],
-        context: StageContext,
-        tasks: Sequence[Task],
-        kind: type[T],
-        desc: str,
-    ) -> list[T]:
-        return run.runner.run_missing(
-            function, context, tasks, kind, f"deduplicate: {desc}", in_process=len(tasks) == 1
-        )
-
-    def _check_limits(self, units: Sequence[_PieceUnit], removals: Sequence[UnitRemovals]) -> None:
+    def _check_limits(self, units: Sequence[_PieceUnit], removals: Sequence[Receipt]) -> None:
         """Raise `TooManyDuplicatesError` if a source would lose too many documents."""
         totals: dict[str, list[int]] = {}
         for unit, removed in zip(units, removals, strict=True):
             total = totals.setdefault(unit.unit.source.name, [0, 0])
             total[0] += unit.num_rows
-            total[1] += removed.num_pieces
+            total[1] += removed.counts["num_pieces"]
         for source, (num_documents, num_removed) in totals.items():
             if num_removed > max(_MIN_REMOVED, self.step.max_source_loss * num_documents):
                 raise TooManyDuplicatesError(
@@ -186,11 +157,6 @@ def _list_units(source: BarrierSource) -> Iterator[_PieceUnit]:
             if chosen:
                 inputs = tuple(stored for stored, _ in chosen)
                 yield _PieceUnit(unit, inputs, sum(file.data.bytes for _, file in chosen), is_reference)
-
-
-def _number_tasks(count: int, all_units: str, kind: str) -> list[Task]:
-    names = [fingerprint.of(all_units, kind, number, count) for number in range(count)]
-    return [Task(name, PartitionTask(number, stored_path(name))) for number, name in enumerate(names)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,84 +224,30 @@ class WithoutPieces:
         return texts, is_kept
 
 
-def _make_no_starts() -> NDArray[np.int64]:
-    return np.zeros(0, np.int64)
+def hash_unit(step: DeduplicatePieces, num_partitions: int, partition: Partition) -> dict[str, Any]:
+    """Hash the pieces of a unit."""
+
+    def hash_batches() -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        for first_row, batch in partition.batches():
+            values = batch.column(step.by)
+            if step.kind == COLUMN:
+                values = values.cast(pa.large_string())
+            pieces = hash_pieces(values, step.kind, step.min_words)
+            pieces["row"] += np.uint32(first_row)
+            yield pieces, find_ranges(pieces["high"], num_partitions)
+
+    return {"pieces": hash_batches()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PieceContext(StageContext):
-    """The context of all three kinds of tasks."""
+def find_copies(unit_starts: NDArray[np.int64], num_reference: int, partition: Partition) -> dict[str, Any]:
+    """Find all pieces of a partition that have come before, in the order of units, rows and numbers.
 
-    step: DeduplicatePieces
-    num_partitions: int
-    num_reference: int = 0
-    """The number of units whose documents always stay; they come first."""
-    unit_starts: NDArray[np.int64] = field(default_factory=_make_no_starts)
-    """The number of each unit's first document."""
-    inputs: tuple[PartitionedFile, ...] = ()
-    """What the tasks before have scattered: a file for each unit or partition, or what was merged of several."""
-    input_starts: NDArray[np.int64] = field(default_factory=_make_no_starts)
-    """Of pieces: the number of the document that has the first row of each input."""
-
-
-@dataclass(frozen=True, slots=True)
-class HashTask:
-    """A task that hashes the pieces of one unit."""
-
-    inputs: tuple[StoredInput, ...]
-    stem: str
-
-
-class HashedUnit(TaskFiles, frozen=True, kw_only=True):
-    """The pieces of a unit, by partition."""
-
-    pieces: PartitionedFile
-
-
-class CopiedPieces(TaskFiles, frozen=True, kw_only=True):
-    """The pieces of one partition that have come before, by unit."""
-
-    removed: PartitionedFile
-
-
-class UnitRemovals(TaskFiles, frozen=True, kw_only=True):
-    """The pieces that are removed from a unit, by row and number."""
-
-    removed: StoredFile
-    num_pieces: Count
-
-
-def run_hash(task: Task, context: Context) -> HashedUnit:
-    """Hash the pieces of a unit; `context.state` is the `PieceContext`."""
-    stage: PieceContext = context.state
-    step = stage.step
-    stem = open_stem(stage.work, task.payload.stem, stage.run_id)
-    notes_bounds = stage.num_partitions <= _MAX_NOTED_PARTITIONS
-    with PartitionWriter(stem, ".pieces", stage.num_partitions, notes_bounds=notes_bounds) as writer:
-        first_row = 0
-        for stored in task.payload.inputs:
-            for number, batch in enumerate(stored.batches(stage.work)):
-                context.at(number)
-                context.count(records=batch.num_rows, bytes=batch.nbytes)
-                values = batch.column(step.by)
-                if step.kind == COLUMN:
-                    values = values.cast(pa.large_string())
-                pieces = hash_pieces(values, step.kind, step.min_words)
-                pieces["row"] += np.uint32(first_row)
-                writer.scatter(pieces, find_ranges(pieces["high"], stage.num_partitions))
-                first_row += batch.num_rows
-        return HashedUnit(pieces=writer.close())
-
-
-def run_copies(task: Task, context: Context) -> CopiedPieces:
-    """Find all pieces of a partition that have come before, in the order of units, rows and numbers."""
-    stage: PieceContext = context.state
+    Documents of the first `num_reference` units always stay.
+    """
     arrays, numbers = [np.empty(0, PIECE)], [np.empty(0, np.int64)]
-    for number, (file, start) in enumerate(zip(stage.inputs, stage.input_starts.tolist(), strict=True)):
-        context.at(number)
-        for records in file.read(stage.work, PIECE, task.payload.partition):
-            arrays.append(records)
-            numbers.append(start + records["row"].astype(np.int64))
+    for start, records in partition.pieces("pieces"):
+        arrays.append(records)
+        numbers.append(start + records["row"].astype(np.int64))
     pieces, documents = np.concatenate(arrays), np.concatenate(numbers)
     del arrays, numbers
     # Files and their records are in order, so a stable sort by hash leaves the first of equal pieces in front.
@@ -344,24 +256,14 @@ def run_copies(task: Task, context: Context) -> CopiedPieces:
     is_copy = np.zeros(len(order), np.bool_)
     is_copy[1:] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
     copies = np.sort(order[is_copy])
-    units = np.searchsorted(stage.unit_starts, documents[copies], side="right") - 1
-    copies, units = copies[units >= stage.num_reference], units[units >= stage.num_reference]
-    removed = make_records(REMOVED, row=documents[copies] - stage.unit_starts[units], number=pieces["number"][copies])
-    stem = open_stem(stage.work, task.payload.stem, stage.run_id)
-    with PartitionWriter(stem, ".copies", len(stage.unit_starts)) as writer:
-        writer.scatter(removed, units)
-        return CopiedPieces(removed=writer.close())
+    units = np.searchsorted(unit_starts, documents[copies], side="right") - 1
+    copies, units = copies[units >= num_reference], units[units >= num_reference]
+    removed = make_records(REMOVED, row=documents[copies] - unit_starts[units], number=pieces["number"][copies])
+    return {"copies": (removed, units)}
 
 
-def run_gather(task: Task, context: Context) -> UnitRemovals:
+def gather_unit(partition: Partition) -> dict[str, Any]:
     """Gather what is removed from one unit."""
-    stage: PieceContext = context.state
-    arrays = [np.empty(0, REMOVED)]
-    for number, file in enumerate(stage.inputs):
-        context.at(number)
-        arrays += file.read(stage.work, REMOVED, task.payload.partition)
-    removed = np.concatenate(arrays)
+    removed = partition["copies"]
     removed.sort(order=["row", "number"])
-    with RecordWriter(open_stem(stage.work, task.payload.stem, stage.run_id), ".removed") as writer:
-        writer.add(removed)
-        return UnitRemovals(removed=writer.commit(), num_pieces=len(removed))
+    return {"removed": removed, "num_pieces": len(removed)}

@@ -7,13 +7,14 @@ as the step can need, and the parent merges them into two bounds; the next stage
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
+from gristmill.pipeline.barriers.exchange import Exchange, Part
 from gristmill.pipeline.planning import fingerprint
 from gristmill.steps.sampling import OVER_LIMIT, AssignSplit
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.stage_context import SliceResult, StageContext
+    from gristmill.pipeline.barriers.exchange import Partition
+    from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.pipeline.stages.unit_tasks import StageUnit
     from gristmill.steps.sampling import Limit, Split, SplitByCount
@@ -106,29 +107,10 @@ def _take_first(result: SliceResult, share_by_split: Mapping[str, int]) -> Itera
         yield FirstRows(stored, num_kept)
 
 
-class SmallestKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest keys of a unit's training records, and the number of these records."""
-
-    smallest: list[int]
-    num_records: int
-
-
-@dataclass(frozen=True, slots=True)
-class SmallestKeysTask:
-    """A task that finds the smallest keys of one unit."""
-
-    split: Split
-    inputs: tuple[StoredInput, ...]
-
-
-def run_smallest_keys(task: Task, context: Context) -> SmallestKeys:
-    """Run a `SmallestKeysTask`; `context.state` is the `StageContext`."""
-    stage: StageContext = context.state
-    payload: SmallestKeysTask = task.payload
-    split = payload.split
-    batches = [batch for stored_input in payload.inputs for batch in stored_input.batches(stage.work)]
-    smallest = split.smallest(split.keys(batch, stage.seed) for batch in batches)
-    return SmallestKeys(smallest=smallest.tolist(), num_records=sum(batch.num_rows for batch in batches))
+def find_smallest_keys(split: Split, seed: int, partition: Partition) -> dict[str, Any]:
+    """Find the smallest keys of a unit's training records, and the number of these records."""
+    keys = [split.keys(batch, seed) for _, batch in partition.batches()]
+    return {"smallest": split.smallest(keys), "num_records": sum(map(len, keys))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +134,12 @@ def _pass_units(source: BarrierSource) -> Iterator[StageUnit]:
 
 
 def _find_bounds(split: Split, sources: Sequence[BarrierSource], run: BarrierRun) -> tuple[int, int]:
-    tasks = [
-        Task(
-            fingerprint.of(unit.fingerprint, "keys", msgspec.to_builtins(split)),
-            SmallestKeysTask(split, inputs),
-        )
-        for source in sources
-        for unit, result in source.unit_results()
-        if (inputs := tuple(list_training_inputs(result)))
+    units = [(unit, list_training_inputs(result)) for source in sources for unit, result in source.unit_results()]
+    parts = [
+        (fingerprint.of(unit.fingerprint, "keys", msgspec.to_builtins(split)), Part(number, inputs=tuple(inputs)))
+        for number, (unit, inputs) in enumerate(units)
+        if inputs
     ]
-    results = run.runner.run_missing(run_smallest_keys, run.context, tasks, SmallestKeys, "split: keys")
-    smallest = split.smallest(np.array(result.smallest, dtype=np.uint64) for result in results)
-    return split.bounds(smallest, sum(result.num_records for result in results))
+    found = Exchange(run, "split").run(partial(find_smallest_keys, split, run.context.seed), parts, "keys")
+    smallest = split.smallest(np.array(keys, dtype=np.uint64) for keys in found.numbers("smallest"))
+    return split.bounds(smallest, sum(found.counts("num_records")))

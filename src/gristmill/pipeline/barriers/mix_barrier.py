@@ -8,16 +8,17 @@ many records there are. Copies of a source are separate units, in the next epoch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.engine.tasks import Task
 from gristmill.order.mixture import plan_shares
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs
+from gristmill.pipeline.barriers.exchange import Exchange, Part
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.stored import StoredInput
 from gristmill.pipeline.stages.unit_tasks import StageUnit
@@ -25,14 +26,14 @@ from gristmill.steps.edit_columns import with_source
 from gristmill.steps.mix import NOT_CHOSEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from gristmill.engine.tasks import Context
     from gristmill.order.mixture import SourceShare
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.pipeline.barriers.exchange import Partition
+    from gristmill.pipeline.barriers.record_files import Receipt
     from gristmill.shards.stored_files import StoredFile
     from gristmill.steps.mix import Mix
     from gristmill.storage.locations import Location
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 _RANGE_BITS = 12
 _SHIFT = np.uint64(64 - _RANGE_BITS)
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 UnitInputs = list[tuple[StageUnit, tuple[StoredInput, ...]]]
 
@@ -84,46 +83,18 @@ class StoredSelection:
         return is_taken & is_mixed if self.is_copy else is_taken | ~is_mixed
 
 
-class RangeAmounts(msgspec.Struct, frozen=True):
-    """The amounts that a unit holds for training, by range of keys."""
-
-    by_range: list[int]
-
-
-class RangeKeys(msgspec.Struct, frozen=True):
-    """The training records of a unit in one range of keys."""
-
-    keys: list[int]
-    amounts: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class MixTask:
-    """A task that counts a unit, or lists one range of its keys."""
-
-    mix: Mix
-    inputs: tuple[StoredInput, ...]
-    range_number: int | None
-
-
-def run_mix(task: Task, context: Context) -> RangeAmounts | RangeKeys:
-    """Run a `MixTask`; `context.state` is the `StageContext`."""
-    stage: StageContext = context.state
-    payload: MixTask = task.payload
-    pairs = [
-        _measure_training_records(payload.mix, batch, stage.seed)
-        for stored_input in payload.inputs
-        for batch in stored_input.batches(stage.work)
-    ]
+def measure_unit(mix: Mix, seed: int, ranges: Mapping[str, int] | None, partition: Partition) -> dict[str, Any]:
+    """Find how much a unit holds for training by range of keys; or, record by record, in one range of its source."""
+    pairs = [_measure_training_records(mix, batch, seed) for _, batch in partition.batches()]
     keys = np.concatenate([keys for keys, _ in pairs])
     amounts = np.concatenate([amounts for _, amounts in pairs])
-    ranges = (keys >> _SHIFT).astype(np.int64)
-    if payload.range_number is None:
+    in_range = (keys >> _SHIFT).astype(np.int64)
+    if ranges is None:
         by_range = np.zeros(1 << _RANGE_BITS, dtype=np.int64)
-        np.add.at(by_range, ranges, amounts)
-        return RangeAmounts(by_range.tolist())
-    in_range = ranges == payload.range_number
-    return RangeKeys(keys[in_range].tolist(), amounts[in_range].tolist())
+        np.add.at(by_range, in_range, amounts)
+        return {"by_range": by_range}
+    is_wanted = in_range == ranges[partition.part.source]
+    return {"keys": keys[is_wanted], "amounts": amounts[is_wanted]}
 
 
 def _measure_training_records(
@@ -149,13 +120,16 @@ class MixBarrier:
             ]
             for source in sources
         }
-        counts = self._run_tasks(run, inputs, dict.fromkeys(inputs), RangeAmounts)
-        by_range = {name: _sum_ranges(units) for name, units in counts.items()}
+        counted = self._measure(run, inputs, None, "counting")
+        none = np.zeros(1 << _RANGE_BITS, dtype=np.int64)
+        by_range = {
+            name: sum((np.array(unit.numbers["by_range"]) for unit in units), none) for name, units in counted.items()
+        }
         available = {name: int(amounts.sum()) for name, amounts in by_range.items()}
         shares = plan_shares(mix.weights, available, size=mix.size, by=mix.by, max_epochs=mix.max_epochs)
         # The share of a source ends in the first range that brings it there.
         last_ranges = {name: int(np.searchsorted(np.cumsum(by_range[name]), shares[name].rest)) for name in inputs}
-        range_keys = self._run_tasks(run, inputs, last_ranges, RangeKeys)
+        range_keys = self._measure(run, inputs, last_ranges, "choosing")
         units = {}
         for name, amounts in by_range.items():
             amount_before = int(amounts[: last_ranges[name]].sum())
@@ -167,25 +141,22 @@ class MixBarrier:
             units[name] = self._select_units(inputs[name], shares[name].whole_epochs, bound)
         return BarrierOutcome(units=units, entry_account=mix.name)
 
-    def _run_tasks(
-        self, run: BarrierRun, inputs: Mapping[str, UnitInputs], ranges: Mapping[str, int | None], kind: type[T]
-    ) -> dict[str, list[T]]:
-        """Run one task for each unit, and give the results by source."""
+    def _measure(
+        self, run: BarrierRun, inputs: Mapping[str, UnitInputs], ranges: Mapping[str, int] | None, desc: str
+    ) -> dict[str, list[Receipt]]:
+        """Measure all units, and give the results by source."""
         described = msgspec.to_builtins(self.step)
-        tasks = {
-            name: [
-                Task(
-                    fingerprint.of(unit.fingerprint, "mix", described, ranges[name]),
-                    MixTask(self.step, stored_input, ranges[name]),
-                )
-                for unit, stored_input in units
-            ]
+        parts = [
+            (
+                fingerprint.of(unit.fingerprint, "mix", described, None if ranges is None else ranges[name]),
+                Part(number, source=name, inputs=stored_inputs),
+            )
             for name, units in inputs.items()
-        }
-        desc = "mix: counting" if kind is RangeAmounts else "mix: choosing"
-        all_tasks = [task for source_tasks in tasks.values() for task in source_tasks]
-        results = iter(run.runner.run_missing(run_mix, run.context, all_tasks, kind, desc))
-        return {name: [next(results) for _ in source_tasks] for name, source_tasks in tasks.items()}
+            for number, (unit, stored_inputs) in enumerate(units)
+        ]
+        stage = partial(measure_unit, self.step, run.context.seed, ranges)
+        receipts = iter(Exchange(run, "mix").run(stage, parts, desc).receipts)
+        return {name: [next(receipts) for _ in units] for name, units in inputs.items()}
 
     def _select_units(self, units: UnitInputs, whole_epochs: int, bound: int) -> Iterator[StageUnit]:
         """Give each unit as often as it is read; the last time only the records below the bound."""
@@ -207,22 +178,13 @@ class MixBarrier:
                 yield StageUnit(unit.source, name, selection, epoch=number)
 
 
-def _sum_ranges(units: Iterable[RangeAmounts]) -> NDArray[np.int64]:
-    total = np.zeros(1 << _RANGE_BITS, dtype=np.int64)
-    for unit in units:
-        total += np.array(unit.by_range)
-    return total
-
-
-def _find_bound(
-    share: SourceShare, range_number: int, amount_before: int, units: Sequence[RangeKeys]
-) -> tuple[int, int]:
+def _find_bound(share: SourceShare, range_number: int, amount_before: int, units: Sequence[Receipt]) -> tuple[int, int]:
     """Find the key below which records are taken once more, and the amount that they bring.
 
     `amount_before` is the amount in the ranges before this one.
     """
-    keys = np.array([key for unit in units for key in unit.keys], dtype=np.uint64)
-    amounts = np.array([amount for unit in units for amount in unit.amounts], dtype=np.int64)
+    keys = np.array([key for unit in units for key in unit.numbers["keys"]], dtype=np.uint64)
+    amounts = np.array([amount for unit in units for amount in unit.numbers["amounts"]], dtype=np.int64)
     order = np.argsort(keys, kind="stable")
     totals = np.concatenate([[amount_before], amount_before + np.cumsum(amounts[order])])
     count = share.count_rows_to_take(totals)

@@ -7,21 +7,19 @@ before it comes to a shard: by the stage that has ended, and into its bucket. A 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.seeds import find_ranges
 from gristmill.core.splits import TRAIN
-from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
+from gristmill.pipeline.barriers.exchange import Exchange, Part, Write
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
-from gristmill.pipeline.stages.outputs.split_files import SplitFile, open_stem
 from gristmill.pipeline.stages.unit_tasks import StageUnit
-from gristmill.pipeline.work_folder import stored_path
 from gristmill.readers.cells import CELL_BYTES
 from gristmill.shards.canonical import canonicalize_schema
 from gristmill.shards.stored_files import StoredRange
@@ -30,11 +28,10 @@ from gristmill.steps.edit_columns import with_source
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gristmill.engine.tasks import Context
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
-    from gristmill.pipeline.stages.stage_context import SliceResult, StageContext
-    from gristmill.pipeline.stages.stored import StoredInput
-    from gristmill.shards.stored_files import StoredFile
+    from gristmill.pipeline.barriers.exchange import Partition
+    from gristmill.pipeline.barriers.record_files import Receipt
+    from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.steps.sampling import Shuffle
     from gristmill.storage.locations import Location
 
@@ -81,46 +78,16 @@ class StoredBucket:
         return [pa.ipc.read_record_batch(pa.ipc.read_message(block.read(root)), self.schema)]
 
 
-class ScatteredUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit's records by bucket: `buckets[i]` is the bucket of the i-th block of `part`."""
-
-    part: SplitFile
-    buckets: list[int]
-
-    def files(self) -> list[StoredFile]:
-        """List the files in the work folder."""
-        return self.part.files()
-
-
-@dataclass(frozen=True, slots=True)
-class ScatterTask:
-    """A task that scatters one unit's records into buckets."""
-
-    source: str
-    shuffle: Shuffle
-    inputs: tuple[StoredInput, ...]
-    epoch: int
-    num_buckets: int
-    stem: str
-
-
-def run_scatter(task: Task, context: Context) -> ScatteredUnit:
-    """Run a `ScatterTask`; `context.state` is the `StageContext`."""
-    stage: StageContext = context.state
-    scatter: ScatterTask = task.payload
-    table = pa.Table.from_batches(
-        [batch for stored_input in scatter.inputs for batch in stored_input.batches(stage.work)]
-    )
+def scatter_unit(shuffle: Shuffle, seed: int, epoch: int, num_buckets: int, partition: Partition) -> dict[str, Any]:
+    """Cut the records of a unit into blocks by bucket: `buckets[i]` is the bucket of the i-th block."""
+    table = pa.Table.from_batches([batch for _, batch in partition.batches()])
     batch = table.combine_chunks().to_batches()[0]
-    buckets = find_ranges(scatter.shuffle.keys(batch, stage.seed, scatter.epoch), scatter.num_buckets)
+    buckets = find_ranges(shuffle.keys(batch, seed, epoch), num_buckets)
     order = np.argsort(buckets, kind="stable")
     batch, buckets = batch.take(pa.array(order)), buckets[order]
     numbers, starts = np.unique(buckets, return_index=True)
-    with open_stream_sink(batch.schema, open_stem(stage.work, scatter.stem, stage.run_id), framed=False) as sink:
-        for start, stop in zip(starts, [*starts[1:], len(buckets)], strict=True):
-            sink.add(batch.slice(start, stop - start))
-        [file] = sink.commit().split_files
-    return ScatteredUnit(part=file, buckets=numbers.tolist())
+    bounds = pairwise([*starts.tolist(), len(buckets)])
+    return {"blocks": [batch.slice(start, stop - start) for start, stop in bounds], "buckets": numbers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +120,18 @@ class ShuffleBarrier:
         # Only blocks are counted: the number of files they are in depends on the size of the tasks.
         files = [file for _, result in pairs for file in result.split_files if file.split == TRAIN]
         num_buckets = -(-sum(sum(file.data_blocks) for file in files) // run.plan.layout.bucket_bytes)
-        tasks = []
-        for unit, result in pairs:
-            name = fingerprint.of(unit.fingerprint, "deal", num_buckets)
-            inputs = tuple(list_training_inputs(result))
-            payload = ScatterTask(unit.source.name, self.step, inputs, epoch, num_buckets, stored_path(name))
-            tasks.append(Task(name, payload))
+        parts = [
+            (
+                fingerprint.of(unit.fingerprint, "deal", num_buckets),
+                Part(number, inputs=tuple(list_training_inputs(result))),
+            )
+            for number, (unit, result) in enumerate(pairs)
+        ]
+        stage = partial(scatter_unit, self.step, run.context.seed, epoch, num_buckets)
+        writes = {"blocks": Write(np.dtype(np.uint8), is_stream=True)}
         blocks: dict[int, list[StoredBlock]] = {}
-        for scattered in run.runner.run_missing(run_scatter, run.context, tasks, ScatteredUnit, "shuffle"):
-            for bucket, block in zip(scattered.buckets, _locate_blocks(scattered.part), strict=True):
+        for receipt in Exchange(run, "shuffle").run(stage, parts, "buckets", writes=writes).receipts:
+            for bucket, block in zip(receipt.numbers["buckets"], _locate_blocks(receipt), strict=True):
                 blocks.setdefault(bucket, []).append(block)
         source = pairs[0][0].source
         schema = canonicalize_schema(run.context.sources[source.name].output.schema)
@@ -184,8 +154,8 @@ def _select_held_out(unit: StageUnit, result: SliceResult) -> Iterator[StageUnit
         yield replace(unit, fingerprint=fingerprint.of(unit.fingerprint, "held out"), inputs=inputs)
 
 
-def _locate_blocks(file: SplitFile) -> Iterator[StoredBlock]:
+def _locate_blocks(receipt: Receipt) -> Iterator[StoredBlock]:
     start = 0
-    for rows, size, checksum in zip(file.row_blocks, file.data_blocks, file.block_checksums, strict=True):
-        yield StoredBlock(file=file.data, start=start, num_bytes=size, checksum=checksum, rows=rows)
+    for rows, size, checksum in zip(*(receipt.numbers[name] for name in ("rows", "bytes", "checksums")), strict=True):
+        yield StoredBlock(file=receipt.whole["blocks"], start=start, num_bytes=size, checksum=checksum, rows=rows)
         start += size

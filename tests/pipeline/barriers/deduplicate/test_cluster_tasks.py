@@ -1,68 +1,67 @@
 """Rounds over ranges of documents find the components that union-find over all edges finds, in any cut."""
 
-import uuid
+from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.engine.tasks import Task
-from gristmill.pipeline.barriers.deduplicate.cluster_tasks import _find_members, link_documents, run_link
-from gristmill.pipeline.barriers.deduplicate.documents import Documents, PartitionContext, PartitionTask
-from gristmill.pipeline.barriers.deduplicate.pair_tasks import scatter_edges
-from gristmill.pipeline.stages.outputs.split_files import open_stem
+from gristmill.pipeline.barriers.deduplicate.cluster_tasks import find_members
+from gristmill.pipeline.barriers.deduplicate.deduplication import link_documents
+from gristmill.pipeline.barriers.exchange import Part, Partition
+from gristmill.pipeline.barriers.record_files import PAIR, make_records
 from gristmill.steps import Deduplicate
-from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.clusters import join_components
-from gristmill.storage.locations import StorePath
 
 
-def make_context(work, borders, partition_bytes):
-    starts = np.array(borders, np.int64)
-    documents = Documents(work, (), starts, np.zeros(0, np.uint64), starts, 0, True, 108)
-    step = Deduplicate(partition_bytes=partition_bytes)
-    return PartitionContext(
-        root=work,
-        work=work,
-        run_id="run",
-        seed=0,
-        max_quarantine=0,
-        sources={},
-        keep_dropped=None,
-        watch=None,
-        step=step,
-        documents=documents,
-    )
+@dataclass
+class Arrays:
+    """Records by range, in memory."""
+
+    ranges: list[Any]
+
+    def gather(self, number, count):
+        return np.concatenate(self.ranges[number : number + count])
+
+
+class ArrayExchange:
+    """Stages are functions of arrays: this exchange has no files."""
+
+    def __init__(self, borders):
+        self.borders = np.array(borders, np.int64)
+        self.rounds = []
+
+    def scatter(self, edges):
+        first, second = (np.searchsorted(self.borders, edges[end], side="right") - 1 for end in ("first", "second"))
+        return Arrays([edges[(first == number) | (second == number)] for number in range(len(self.borders) - 1)])
+
+    def run(self, stage, num_tasks, desc, *, reads, writes, num_partitions, label):
+        assert writes["edges"].by == ("second", "first")
+        assert len(self.rounds) < 100
+        self.rounds.append(num_tasks)
+        bounds = [each * num_partitions // num_tasks for each in range(num_tasks + 1)]
+        results = [stage(Partition(Part(first, stop - first), reads)) for first, stop in pairwise(bounds)]
+        edges = self.scatter(np.concatenate([result["edges"] for result in results]))
+        counts = lambda name: [result[name] for result in results]  # noqa: E731
+        return SimpleNamespace(scattered=lambda _: edges, counts=counts)
 
 
 def find_clusters(pairs, borders, partition_bytes):
     """Return the smallest document of each one's cluster, and the number of rounds."""
-    work = StorePath(f"memory://{uuid.uuid4().hex}/work")
-    context, rounds = make_context(work, borders, partition_bytes), []
-
-    def run_round(stage, number, num_tasks):
-        rounds.append(num_tasks)
-        assert len(rounds) < 100
-        bounds = [each * stage.documents.num_ranges // num_tasks for each in range(num_tasks + 1)]
-        results = []
-        for first, stop in pairwise(bounds):
-            payload = PartitionTask(first, f"{number}-{first}", stop - first)
-            state = SimpleNamespace(state=stage, count=lambda **_: None, at=lambda _: None)
-            results.append(run_link(Task("task", payload), state))
-        return results
-
-    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
-    edges = Pairs.of(first, second)
-    scattered = scatter_edges(open_stem(work, "edges", "run"), edges, context.documents)
-    linked = link_documents((scattered,), len(edges), context, run_round)
-    stage = PartitionContext.extend(context, inputs={"edges": tuple(result.edges for result in linked)})
+    exchange = ArrayExchange(borders)
+    first, second = np.sort(np.array(pairs, np.int64).reshape(-1, 2)).T
+    edges = exchange.scatter(make_records(PAIR, first=first, second=second))
+    num_ranges = len(borders) - 1
+    linked = link_documents(exchange, edges, len(first), Deduplicate(partition_bytes=partition_bytes), num_ranges)
     labels = {}
-    for number in range(stage.documents.num_ranges):
-        members, smallest = _find_members(stage, number)
+    for number in range(num_ranges):
+        partition = Partition(Part(number), {"edges": linked.scattered("edges")})
+        members, smallest = find_members(SimpleNamespace(range_starts=exchange.borders), partition)
         labels |= dict(zip(members.tolist(), smallest.tolist(), strict=True))
-    return labels, rounds
+    return labels, exchange.rounds
 
 
 def find_by_union(pairs, num_documents):

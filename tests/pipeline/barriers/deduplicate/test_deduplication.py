@@ -14,7 +14,8 @@ from gristmill_testing.in_memory_duplicates import find_duplicates
 
 from gristmill.core.errors import TooManyDuplicatesError, UsageError
 from gristmill.core.recipe import Source
-from gristmill.pipeline.barriers.deduplicate import merge, sign
+from gristmill.pipeline.barriers import exchange
+from gristmill.pipeline.barriers.deduplicate import sign
 from gristmill.pipeline.barriers.deduplicate.documents import Documents
 from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.publishing import publish
@@ -181,13 +182,13 @@ def test_the_same_bytes_however_streams_are_merged(mill, two_sources, tiny_units
         files = mill.fresh_files(recipe, backend="threads", workers=2)
         return {path: content for path, content in files.items() if path not in ("report.json", "report.html")}
 
-    expected, plans, real = run_anew(), [], merge.plan_merge
+    expected, plans, real = run_anew(), [], exchange.plan_merge
 
     def plan_merge(*args, **kwargs):
         plans.append(real(*args, **kwargs))
         return plans[-1]
 
-    monkeypatch.setattr(merge, "plan_merge", plan_merge)
+    monkeypatch.setattr(exchange, "plan_merge", plan_merge)
     for piece_bytes in (3_000, 8_000):
         mill.layout = msgspec.structs.replace(mill.layout, max_pieces=0, min_piece_bytes=piece_bytes)
         assert run_anew() == expected

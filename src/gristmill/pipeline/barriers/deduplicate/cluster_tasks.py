@@ -1,4 +1,4 @@
-"""Tasks that find clusters (the components of the graph of similar pairs) and choose which of their documents stay.
+"""Stages that find clusters (the components of the graph of similar pairs) and choose which of their documents stay.
 
 Linking goes in rounds. A task has the edges at the documents of some consecutive ranges. It joins them (union-find),
 and replaces them by stars: each document with the smallest of its component, for the ranges of both ends. Components
@@ -14,24 +14,12 @@ itself has everything in memory.
 
 from __future__ import annotations
 
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.pipeline.barriers.deduplicate.documents import PartitionContext
-from gristmill.pipeline.barriers.deduplicate.pair_tasks import scatter_edges
-from gristmill.pipeline.barriers.deduplicate.record_files import (
-    PAIR,
-    SIMILAR,
-    PartitionedFile,
-    RunWriter,
-    TaskFiles,
-    make_records,
-    read_records,
-    scatter_records,
-)
-from gristmill.pipeline.barriers.deduplicate.removals import ORIGIN_FIELDS, REMOVAL, ScatteredRemovals, scatter_removals
+from gristmill.pipeline.barriers.deduplicate.removals import ORIGIN_FIELDS, REMOVAL, make_removals
+from gristmill.pipeline.barriers.record_files import PAIR, make_records
 from gristmill.steps.deduplicate.candidates import Pairs
 from gristmill.steps.deduplicate.clusters import (
     Removals,
@@ -42,62 +30,30 @@ from gristmill.steps.deduplicate.clusters import (
     contract_edges,
     verify_removals,
 )
-from gristmill.storage.locations import Count  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.text.minhash import ShingleSets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.barriers.deduplicate.documents import PartitionTask
-    from gristmill.pipeline.stages.outputs.split_files import OutputStem
+    from gristmill.pipeline.barriers.deduplicate.documents import Documents
+    from gristmill.pipeline.barriers.exchange import Partition
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
 
-_BYTES_PER_EDGE = 256
+BYTES_PER_EDGE = 256
 """What a task holds for an edge, with room for sorting."""
 SHINGLE = np.dtype("<u8")
 
 
-class LinkedDocuments(TaskFiles, frozen=True, kw_only=True):
-    """The stars that a task has made of the edges at the documents of its ranges."""
-
-    edges: PartitionedFile
-    num_edges: Count
-    is_changed: bool
-
-
-def run_link(task: Task, context: Context) -> LinkedDocuments:
-    """Join the edges at some ranges of documents; `context.state` is a `PartitionContext` with the edges."""
-    stage: PartitionContext = context.state
-    payload: PartitionTask = task.payload
-    records = stage.gather("edges", PAIR, payload.partition, payload.num_partitions)
+def link_edges(partition: Partition) -> dict[str, Any]:
+    """Join the edges at some ranges of documents, and replace them by stars."""
+    records = partition["edges"]
     stars, is_changed = contract_edges(Pairs.of(records["first"], records["second"]))
-    context.count(records=len(stars))
-    edges = scatter_edges(stage.open_stem(payload), stars, stage.documents)
-    return LinkedDocuments(edges=edges, num_edges=len(stars), is_changed=is_changed)
-
-
-def link_documents(
-    edges: tuple[PartitionedFile, ...],
-    num_edges: int,
-    context: PartitionContext,
-    run_round: Callable[[PartitionContext, int, int], list[LinkedDocuments]],
-) -> list[LinkedDocuments]:
-    """Run rounds until nothing changes, or one task has seen all edges.
-
-    `run_round` is called with the context, the number of the round and the number of its tasks.
-    """
-    for number in count(1):
-        num_bytes = num_edges * _BYTES_PER_EDGE
-        num_tasks = max(1, min(context.documents.num_ranges, -(-num_bytes // context.step.partition_bytes)))
-        linked = run_round(PartitionContext.extend(context, inputs={"edges": edges}), number, num_tasks)
-        if num_tasks == 1 or not any(result.is_changed for result in linked):
-            return linked
-        edges, num_edges = tuple(result.edges for result in linked), sum(result.num_edges for result in linked)
-    raise AssertionError
+    partition.report(records=len(stars))
+    edges = make_records(PAIR, first=stars.first, second=stars.second)
+    return {"edges": edges, "num_edges": len(stars), "is_changed": is_changed}
 
 
 def make_member_type(num_permutations: int) -> np.dtype[Any]:
@@ -120,21 +76,9 @@ def needs_texts(step: Deduplicate) -> bool:
     return step.verify == "text" and step.kind != "image"
 
 
-class ScatteredMembers(TaskFiles, frozen=True, kw_only=True):
-    """The documents of a range that are in clusters, and its similar pairs, scattered by cluster."""
-
-    members: PartitionedFile
-    shingles: PartitionedFile
-    similar: PartitionedFile
-
-
-def scatter_members(task: Task, context: Context) -> ScatteredMembers:
-    """Deal a range; `context.state` is a `PartitionContext` with the stars, and each range's file of similar pairs."""
-    stage: PartitionContext = context.state
-    payload: PartitionTask = task.payload
-    documents, stem = stage.documents, stage.open_stem(payload)
-    members, labels = _find_members(stage, payload.partition)
-    partitions = labels % stage.num_partitions
+def scatter_members(step: Deduplicate, documents: Documents, partition: Partition) -> dict[str, Any]:
+    """Deal the members of a range, their sets of shingles and its similar pairs by cluster."""
+    members, labels = find_members(documents, partition)
     descriptions = documents.describe(members)
     records = make_records(
         make_member_type(documents.num_permutations),
@@ -144,20 +88,19 @@ def scatter_members(task: Task, context: Context) -> ScatteredMembers:
         sketch=documents.sketches(members),
         **{name: descriptions[name] for name in ("file", "position", "part")},
     )
-    shingles = _scatter_shingles(stage, stem, members, partitions, records["num_shingles"], context)
-    similar = read_records(stage.work, stage.files["similar"][payload.partition], SIMILAR)
-    similar_partitions = partitions[np.searchsorted(members, similar["second"])]
-    return ScatteredMembers(
-        members=scatter_records(stem, ".members", records, partitions, stage.num_partitions),
-        shingles=shingles,
-        similar=scatter_records(stem, ".pairs", similar, similar_partitions, stage.num_partitions),
-    )
+    similar = partition["similar"]
+    return {
+        # First: reading the texts sets the size of each set.
+        "shingles": _read_shingles(step, documents, members, labels, records["num_shingles"], partition),
+        "members": (records, labels),
+        "similar": (similar, labels[np.searchsorted(members, similar["second"])]),
+    }
 
 
-def _find_members(stage: PartitionContext, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def find_members(documents: Documents, partition: Partition) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the documents of a range that are in clusters, sorted, and for each the smallest one of its cluster."""
-    start, stop = stage.documents.range_starts[number : number + 2].tolist()
-    stars = stage.gather("edges", PAIR, number)
+    start, stop = documents.range_starts[partition.number : partition.number + 2].tolist()
+    stars = partition["edges"]
     first, second = stars["first"], stars["second"]
     inside = (second >= start) & (second < stop)
     smallest = first[(first >= start) & (first < stop)]
@@ -165,52 +108,34 @@ def _find_members(stage: PartitionContext, number: int) -> tuple[NDArray[np.int6
     return members, np.concatenate([first[inside], smallest])[indices]
 
 
-def _scatter_shingles(
-    stage: PartitionContext,
-    stem: OutputStem,
+def _read_shingles(
+    step: Deduplicate,
+    documents: Documents,
     members: NDArray[np.int64],
-    partitions: NDArray[np.int64],
+    labels: NDArray[np.int64],
     sizes: NDArray[np.int64],
-    context: Context,
-) -> PartitionedFile:
-    """Read the texts of members in one pass and scatter their sets; writes the size of each set to `sizes`."""
-    block_bytes = {} if stage.block_bytes is None else {"block_bytes": stage.block_bytes}
-    with RunWriter(stem, ".shingles", stage.num_partitions, notes_bounds=True, **block_bytes) as writer:
-        first = 0
-        for texts in stage.documents.read_texts(members) if needs_texts(stage.step) else ():
-            context.at(first)
-            sets = ShingleSets.of(texts, stage.step.ngram)
-            stop = first + len(texts)
-            sizes[first:stop] = sets.sizes
-            if len(texts):
-                # A copy: the memory in which sets are made has room for texts of the shortest words.
-                writer.scatter_runs(sets.shingles.copy(), partitions[first:stop], sets.sizes)
-            context.count(records=len(texts))
-            first = stop
-        return writer.close()
+    partition: Partition,
+) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]]:
+    """Read the texts of members in one pass as sets; writes the size of each set to `sizes`."""
+    first = 0
+    for texts in documents.read_texts(members) if needs_texts(step) else ():
+        partition.at(first)
+        sets = ShingleSets.of(texts, step.ngram)
+        stop = first + len(texts)
+        sizes[first:stop] = sets.sizes
+        if len(texts):
+            # A copy: the memory in which sets are made has room for texts of the shortest words.
+            yield sets.shingles.copy(), labels[first:stop], sets.sizes
+        partition.report(records=len(texts))
+        first = stop
 
 
-class ChosenRemovals(TaskFiles, frozen=True, kw_only=True):
-    """The documents of a partition of clusters that are similar to better ones that stay."""
-
-    scattered: ScatteredRemovals
-    num_pairs: Count
-    num_by_text: Count
-
-
-def run_choose(task: Task, context: Context) -> ChosenRemovals:
-    """Choose in a partition of clusters; `context.state` is a `PartitionContext` with what was scattered to it."""
-    stage: PartitionContext = context.state
-    payload: PartitionTask = task.payload
-    kind = make_member_type(stage.documents.num_permutations)
-    members = _Members(
-        stage.step,
-        stage.gather("members", kind, payload.partition),
-        stage.gather("shingles", SHINGLE, payload.partition),
-    )
-    similar = stage.gather("similar", SIMILAR, payload.partition)
-    context.count(records=len(similar))
-    removals = members.choose_removals(similar, stage.documents.num_reference)
+def choose_removals(step: Deduplicate, documents: Documents, partition: Partition) -> dict[str, Any]:
+    """Choose the documents of a partition of clusters that are similar to better ones that stay."""
+    members = _Members(step, partition["members"], partition["shingles"])
+    similar = partition["similar"]
+    partition.report(records=len(similar))
+    removals = members.choose_removals(similar, documents.num_reference)
     records = make_records(
         REMOVAL,
         document=removals.documents,
@@ -219,11 +144,7 @@ def run_choose(task: Task, context: Context) -> ChosenRemovals:
         is_exact=np.zeros(len(removals.documents), dtype=bool),
         **members.find_origins(removals.survivors),
     )
-    return ChosenRemovals(
-        scattered=scatter_removals(stage.open_stem(payload), records, stage.documents),
-        num_pairs=members.num_pairs,
-        num_by_text=members.num_by_text,
-    )
+    return {**make_removals(records), "num_pairs": members.num_pairs, "num_by_text": members.num_by_text}
 
 
 class _Members:

@@ -14,8 +14,8 @@ import xxhash
 
 from gristmill.core.errors import TooManyDuplicatesError
 from gristmill.core.records import ORIGIN_TYPE
-from gristmill.pipeline.barriers.deduplicate.record_files import read_records
 from gristmill.pipeline.barriers.deduplicate.removals import COUNT, REMOVAL, RemovalList, StoredSurvivors, make_range
+from gristmill.pipeline.barriers.record_files import read_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.shards.formats.shard_format import ShardFormat, write_shard
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.pipeline.barriers.deduplicate.documents import BarrierUnit, Documents
-    from gristmill.pipeline.barriers.deduplicate.removals import RangeRemovals
+    from gristmill.pipeline.barriers.record_files import Receipt
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
 
@@ -89,7 +89,7 @@ class Decision:
     documents: Documents
     units: Sequence[BarrierUnit]
     """The streams of all units in the order of their documents."""
-    ranges: Sequence[RangeRemovals]
+    ranges: Sequence[Receipt]
     """What is removed from each range of documents."""
     counts: Mapping[str, int]
     """Numbers for the manifest: pairs compared, band groups."""
@@ -234,7 +234,7 @@ class Decision:
         """Read all removals in the order of their documents, `_ROWS_AT_ONCE` at a time; only the last are fewer."""
         rest = np.empty(0, REMOVAL)
         for removed in self.ranges:
-            rest = np.concatenate([rest, read_records(self.documents.root, removed.removals, REMOVAL)])
+            rest = np.concatenate([rest, read_records(self.documents.root, removed.whole["removals"], REMOVAL)])
             while len(rest) >= _ROWS_AT_ONCE:
                 yield rest[:_ROWS_AT_ONCE]
                 rest = rest[_ROWS_AT_ONCE:]
@@ -272,11 +272,11 @@ class Decision:
 class _RangeContent:
     """The removals and clusters of one range, in memory."""
 
-    def __init__(self, removed: RangeRemovals, documents: Documents, step: Deduplicate) -> None:
+    def __init__(self, removed: Receipt, documents: Documents, step: Deduplicate) -> None:
         self._files = removed
         self._counts_clusters = step.count
-        self.removals = read_records(documents.root, removed.removals, REMOVAL)
-        self.clusters = read_records(documents.root, removed.counts, COUNT)
+        self.removals = read_records(documents.root, removed.whole["removals"], REMOVAL)
+        self.clusters = read_records(documents.root, removed.whole["clusters"], COUNT)
 
     def make_removal_list(self, first: int, stop: int) -> RemovalList:
         """Make the removal list of the stream with these documents."""
@@ -286,10 +286,10 @@ class _RangeContent:
         dropped = {DUPLICATE: num_exact, NEAR_DUPLICATE: end - start - num_exact}
         counts = None
         if self._counts_clusters:
-            counts = make_range(self._files.counts, self.clusters, first_cluster, last_cluster)
+            counts = make_range(self._files.whole["clusters"], self.clusters, first_cluster, last_cluster)
         return RemovalList(
             first_document=first,
-            removals=make_range(self._files.removals, self.removals, start, end),
+            removals=make_range(self._files.whole["removals"], self.removals, start, end),
             counts=counts,
             dropped={reason: count for reason, count in dropped.items() if count},
         )

@@ -1,23 +1,23 @@
 """The barrier of `deduplicate`: all documents of its sources in, the units of each source's next stage out.
 
-Every kind of task reads what earlier ones have scattered, and scatters for the next; the parent only names files:
+Every stage of the exchange reads what earlier ones have scattered, and scatters for the next:
 
-| tasks | by | find | scatter by |
+| stage | by | find | scatter by |
 |---|---|---|---|
 | sign | stream | digests, sketches, keys of bands | hash |
-| merge | streams | nothing: pieces become large, where they would be too small | hash |
+| merging | streams | nothing: pieces become large, where they would be too small | hash |
 | copies | hash of digests | equal texts | range |
-| mark | range | a bit for each exact copy | |
+| marking | range | a bit for each exact copy | |
 | candidates | hash of keys | pairs with a band in common, members of large groups | range of the first document |
-| send | range | sketches and ranks of these members | hash of keys |
-| likely | hash of keys | likely pairs of large groups | range of the first document |
-| carry | range | pairs, each once, and sketches for other ranges | range of the second document |
-| compare | range | pairs that their sketches do not reject | range of both |
-| link | ranges | components (rounds) | range of both |
-| scatter | range | members of clusters, their texts as sets | cluster |
-| choose | cluster | near copies | range of both |
-| redirect | range | last survivors of exact copies | range of both |
-| gather | range | sorted lists of removals | |
+| large groups | range | sketches and ranks of these members | hash of keys |
+| likely pairs | hash of keys | likely pairs of large groups | range of the first document |
+| sketches | range | pairs, each once, and sketches for other ranges | range of the second document |
+| comparing | range | pairs that their sketches do not reject | range of both |
+| clusters | ranges | components (rounds) | range of both |
+| members | range | members of clusters, their texts as sets | cluster |
+| choosing | cluster | near copies | range of both |
+| survivors | range | last survivors of exact copies | range of both |
+| removals | range | sorted lists of removals | |
 
 A range is some consecutive units: about 2^17 documents (a 256th of `partition_bytes`), or the 256th part of all.
 """
@@ -25,59 +25,48 @@ A range is some consecutive units: about 2^17 documents (a 256th of `partition_b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.base import BarrierOutcome
 from gristmill.pipeline.barriers.deduplicate.cluster_tasks import (
-    ChosenRemovals,
-    LinkedDocuments,
-    ScatteredMembers,
-    link_documents,
+    BYTES_PER_EDGE,
+    SHINGLE,
+    choose_removals,
+    link_edges,
     make_member_type,
     needs_texts,
-    run_choose,
-    run_link,
     scatter_members,
 )
 from gristmill.pipeline.barriers.deduplicate.decision import Decision
 from gristmill.pipeline.barriers.deduplicate.documents import (
     Documents,
     DocumentUnit,
-    PartitionContext,
-    PartitionTask,
     SignContext,
     collect_barrier_units,
     cut_ranges,
 )
-from gristmill.pipeline.barriers.deduplicate.merge import PieceMerger
 from gristmill.pipeline.barriers.deduplicate.pair_tasks import (
-    CandidatePairs,
-    CarriedPairs,
-    ComparedPairs,
-    CopyPairs,
-    LikelyPairs,
-    MarkedCopies,
-    SketchesByGroup,
+    carry_sketches,
+    compare_candidates,
+    find_candidates,
+    find_equal_texts,
     make_carried_type,
     make_sent_type,
     mark_copies,
-    run_candidates,
-    run_carry,
-    run_compare,
-    run_copies,
-    run_likely,
+    pair_large_groups,
     send_sketches,
 )
-from gristmill.pipeline.barriers.deduplicate.record_files import CROWDED, DIGEST, KEY, NUMBER, PAIR, SIMILAR
 from gristmill.pipeline.barriers.deduplicate.removals import (
+    COUNT,
     REMOVAL,
-    RangeRemovals,
-    ScatteredRemovals,
+    REMOVAL_WRITES,
+    gather_removals,
     redirect_copies,
-    run_gather,
 )
 from gristmill.pipeline.barriers.deduplicate.sign import (
     DocumentSigner,
@@ -87,22 +76,20 @@ from gristmill.pipeline.barriers.deduplicate.sign import (
     read_against_units,
     run_sign,
 )
+from gristmill.pipeline.barriers.exchange import Exchange, Left, Scattered, Write
+from gristmill.pipeline.barriers.record_files import CROWDED, DIGEST, KEY, PAIR, SIMILAR
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.work_folder import stored_path, work_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import msgspec
+    from collections.abc import Sequence
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.barriers.deduplicate.documents import BarrierUnit
-    from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile
-    from gristmill.pipeline.stages.stage_context import StageContext
+    from gristmill.pipeline.barriers.exchange import Readable
+    from gristmill.pipeline.barriers.record_files import PartitionedFile, Receipt
     from gristmill.steps.deduplicate.deduplicate import Deduplicate
-
-    T = TypeVar("T", bound=msgspec.Struct)
 
 _MAX_CLUSTER_PARTITIONS = 1 << 16
 
@@ -139,14 +126,22 @@ class Deduplication:
 
     def __init__(self, step: Deduplicate, run: BarrierRun, units: Sequence[BarrierUnit]) -> None:
         self._step = step
-        self._runner = run.runner
+        self._run = run
         self._units = sorted(units, key=self._make_sort_key)  # stable: units of a source stay in order
         self._num_documents = sum(unit.num_rows for unit in units)
         self._fingerprint = fingerprint.of(
             [unit.fingerprint for unit in self._units], fingerprint.describe_steps([step])
         )
-        self._sign_context = SignContext.extend(run.context, step=step)
-        self._merger = PieceMerger(self._sign_context, self._fingerprint, step.partition_bytes, self._run_tasks)
+        self._signed = self._sign_streams()
+        self._documents = self._number_documents()
+        self._exchange = Exchange(
+            run,
+            "deduplicate",
+            self._fingerprint,
+            partition_bytes=step.partition_bytes,
+            borders=self._documents.range_starts,
+        )
+        self._num_ranges = self._documents.num_ranges
         self._counts: dict[str, int] = {}
 
     def _make_sort_key(self, unit: BarrierUnit) -> tuple[bool, int, str]:
@@ -159,39 +154,32 @@ class Deduplication:
 
     def run(self) -> Decision:
         """Decide which documents stay; the same for any tasks, workers and sizes of partitions."""
-        signed = self._sign_streams()
-        documents = self._number_documents(signed)
-        context = PartitionContext.extend(self._sign_context, documents=documents)
-        copies = self._find_copies(signed, context)
-        near: list[ChosenRemovals] = []
-        if self._step.kind != "exact" and signed:
-            near = self._find_near_duplicates(signed, copies, context)
+        removals: Sequence[Receipt] = ()
+        if self._signed:
+            digests = self._read_by_hash("digests", [unit.digests for unit in self._signed], DIGEST)
+            writes = {"by_survivor": Write(PAIR, by=("first",)), "by_copy": Write(PAIR, by=("second",))}
+            stage = partial(find_equal_texts, self._documents)
+            copies = self._exchange.run(
+                stage, digests.num_partitions or 1, "copies", reads={"digests": digests}, writes=writes
+            )
+            near = None if self._step.kind == "exact" else self._find_near_duplicates(copies)
+            removals = self._gather_removals(copies, near)
+        context = self._run.context
         return Decision(
             self._step,
-            documents,
+            self._documents,
             self._units,
-            self._gather_removals(copies, near, context),
+            removals,
             self._counts,
             open_stem(context.root, work_path(fingerprint.of(self._fingerprint, "removals")), context.run_id),
         )
 
-    def _count_partitions(self, record_bytes: int, records_per_document: int = 1) -> int:
-        """Count the partitions of at most `partition_bytes`: a power of two, as `PartitionedFile.read` needs it."""
-        num_bytes = self._num_documents * records_per_document * record_bytes
-        return 1 << max(0, -(-num_bytes // self._step.partition_bytes) - 1).bit_length()
-
-    def _read_by_hash(
-        self, name: str, streams: Sequence[PartitionedFile], kind: np.dtype[Any], context: PartitionContext
-    ) -> PartitionContext:
-        """Make the context of tasks that read records of all streams by hash."""
-        num_partitions = self._count_partitions(kind.itemsize, self._step.num_band_keys if kind == KEY else 1)
-        merged = self._merger.merge(name, streams, kind, context.documents.starts[:-1], num_partitions)
-        return PartitionContext.extend(
-            context,
-            inputs={name: merged.files},
-            input_starts=merged.starts,
-            num_partitions=merged.num_partitions,
-        )
+    def _read_by_hash(self, name: str, streams: Sequence[PartitionedFile], kind: np.dtype[Any]) -> Scattered:
+        """Read records of all streams by hash, in a power of two of partitions, as `PartitionedFile.read` needs it."""
+        num_records = self._num_documents * (self._step.num_band_keys if kind == KEY else 1)
+        num_bytes = num_records * kind.itemsize
+        num_partitions = 1 << max(0, -(-num_bytes // self._step.partition_bytes) - 1).bit_length()
+        return self._exchange.merge(name, streams, kind, self._documents.starts[:-1], num_partitions)
 
     def _sign_streams(self) -> list[SignedStream]:
         """Give the signatures of all streams; those that the stage has not signed for this step are signed here."""
@@ -203,18 +191,20 @@ class Deduplication:
             stream = self._units[number].stream
             name = fingerprint.of(stream.file.path, signer.name)
             tasks.append(Task(name, SignTask(stream, stored_path(name))))
-        results = self._run_tasks(run_sign, self._sign_context, tasks, SignResult, "signatures")
+        context = SignContext.extend(self._run.context, step=self._step)
+        desc = "deduplicate: signatures"
+        results = self._run.runner.run_missing(run_sign, context, tasks, SignResult, desc, in_process=len(tasks) == 1)
         for number, result in zip(unsigned, results, strict=True):
             annotations[number] = result.annotation
         return [SignedStream.of(annotation) for annotation in annotations if annotation is not None]
 
-    def _number_documents(self, signed: Sequence[SignedStream]) -> Documents:
+    def _number_documents(self) -> Documents:
         units = [
             DocumentUnit(unit.unit.source.name, unit.num_rows, files.documents, files.sketches, unit.stream)
-            for unit, files in zip(self._units, signed, strict=True)
+            for unit, files in zip(self._units, self._signed, strict=True)
         ]
         return Documents(
-            root=self._sign_context.work,
+            root=self._run.context.work,
             units=tuple(units),
             starts=np.cumsum([0, *(unit.num_rows for unit in units)], dtype=np.int64),
             range_starts=cut_ranges(self._units, self._step.partition_bytes),
@@ -228,150 +218,152 @@ class Deduplication:
             num_permutations=self._step.sketch_bytes,
         )
 
-    def _find_copies(self, signed: Sequence[SignedStream], context: PartitionContext) -> list[CopyPairs]:
-        """Find all documents that have the text of a better one."""
-        if not signed:
-            return []
-        stage = self._read_by_hash("digests", [unit.digests for unit in signed], DIGEST, context)
-        return self._run_tasks(run_copies, stage, self._make_tasks("copies", stage.num_partitions), CopyPairs, "copies")
-
-    def _find_near_duplicates(
-        self, signed: Sequence[SignedStream], copies: Sequence[CopyPairs], context: PartitionContext
-    ) -> list[ChosenRemovals]:
+    def _find_near_duplicates(self, copies: Left) -> Left:
         """Find all documents that are similar to a better one that stays; exact copies are left out."""
-        compared = self._compare_candidates(signed, copies, context)
-        self._count("pairs", sum(result.num_pairs for result in compared))
-        edges = tuple(result.edges for result in compared)
-        num_edges = sum(result.num_similar for result in compared)
-        linked = link_documents(edges, num_edges, context, self._link_round)
-        scattered, num_partitions = self._scatter_members(compared, linked, context)
-        member = make_member_type(context.documents.num_permutations)
-        inputs = {
-            "members": self._merger.join("members", (result.members for result in scattered), member),
-            "shingles": tuple(result.shingles for result in scattered),
-            "similar": self._merger.join("similar", (result.similar for result in scattered), SIMILAR),
-        }
-        context = PartitionContext.extend(context, inputs=inputs)
-        tasks = self._make_tasks("choose", num_partitions)
-        chosen = self._run_tasks(run_choose, context, tasks, ChosenRemovals, "choosing")
-        self._count("pairs", sum(result.num_pairs for result in chosen))
-        self._count("pairs_by_text", sum(result.num_by_text for result in chosen))
+        compared = self._compare_candidates(self._find_candidate_pairs(copies))
+        self._count("pairs", sum(compared.counts("num_pairs")))
+        linked = link_documents(
+            self._exchange,
+            compared.scattered("edges"),
+            sum(compared.counts("num_similar")),
+            self._step,
+            self._num_ranges,
+        )
+        reads, num_partitions = self._scatter_members(compared, linked)
+        stage = partial(choose_removals, self._step, self._documents)
+        chosen = self._exchange.run(stage, num_partitions, "choosing", reads=reads, writes=REMOVAL_WRITES)
+        self._count("pairs", sum(chosen.counts("num_pairs")))
+        self._count("pairs_by_text", sum(chosen.counts("num_by_text")))
         return chosen
 
-    def _compare_candidates(
-        self, signed: Sequence[SignedStream], copies: Sequence[CopyPairs], context: PartitionContext
-    ) -> list[ComparedPairs]:
-        """Compare the sketches of all pairs with a band in common."""
-        num_ranges = context.documents.num_ranges
-        stage = PartitionContext.extend(
-            context, inputs={"copies": self._merger.join("copies", (each.by_copy for each in copies), PAIR)}
+    def _find_candidate_pairs(self, copies: Left) -> Scattered:
+        """Find all pairs of originals with a band in common."""
+        exchange, documents = self._exchange, self._documents
+        bits = {"bits": Write(np.dtype(np.uint8))}
+        reads: dict[str, Readable] = {"copies": copies.scattered("by_copy")}
+        marked = exchange.run(partial(mark_copies, documents), self._num_ranges, "marking", reads=reads, writes=bits)
+        keys = self._read_by_hash("keys", [unit.keys for unit in self._signed], KEY)
+        candidates = exchange.run(
+            partial(find_candidates, documents),
+            keys.num_partitions or 1,
+            "candidates",
+            reads={"keys": keys, "bits": marked.whole("bits")},
+            writes={"pairs": Write(PAIR, by=("first",)), "crowded": Write(CROWDED, by=("document",))},
         )
-        marked = self._run_tasks(mark_copies, stage, self._make_tasks("mark", num_ranges), MarkedCopies, "copies")
-        stage = self._read_by_hash("keys", [unit.keys for unit in signed], KEY, context)
-        stage = PartitionContext.extend(stage, files={"copy_bits": tuple(result.bits for result in marked)})
-        tasks = self._make_tasks("candidates", stage.num_partitions)
-        candidates = self._run_tasks(run_candidates, stage, tasks, CandidatePairs, "candidates")
-        self._count("band_groups", sum(result.num_groups for result in candidates))
-        self._count("largest_band_group", max(result.largest_group for result in candidates))
-        self._count("capped_band_groups", sum(result.num_capped for result in candidates))
-        pair_files = [each.pairs for each in candidates]
-        pair_files += [each.pairs for each in self._pair_large_groups(candidates, context)]
-        stage = PartitionContext.extend(context, inputs={"pairs": self._merger.join("candidates", pair_files, PAIR)})
-        carried = self._run_tasks(run_carry, stage, self._make_tasks("carry", num_ranges), CarriedPairs, "candidates")
-        kind = make_carried_type(context.documents.num_permutations)
-        inputs = {
-            "pairs": self._merger.join("pairs", (each.pairs for each in carried), PAIR),
-            "carried": self._merger.join("carried", (each.sketches for each in carried), kind),
-        }
-        stage = PartitionContext.extend(context, inputs=inputs)
-        return self._run_tasks(run_compare, stage, self._make_tasks("compare", num_ranges), ComparedPairs, "comparing")
-
-    def _pair_large_groups(self, candidates: Sequence[CandidatePairs], context: PartitionContext) -> list[LikelyPairs]:
-        """Pair the members of groups too large to take all pairs of; their sketches come from all ranges."""
-        kind = make_sent_type(context.documents.num_permutations)
-        num_bytes = sum(each.crowded.num_records for each in candidates) * kind.itemsize
+        self._count("band_groups", sum(candidates.counts("num_groups")))
+        self._count("largest_band_group", max(candidates.counts("largest_group")))
+        self._count("capped_band_groups", sum(candidates.counts("num_capped")))
+        crowded = candidates.scattered("crowded")
+        kind = make_sent_type(documents.num_permutations)
+        num_bytes = crowded.num_records * kind.itemsize
         if not num_bytes:
-            return []
-        num_ranges = context.documents.num_ranges
-        num_partitions = -(-num_bytes // self._merger.grow_partitions(num_bytes))
-        crowded = self._merger.join("crowded", (each.crowded for each in candidates), CROWDED)
-        stage = PartitionContext.extend(context, inputs={"crowded": crowded}, num_partitions=num_partitions)
-        tasks = self._make_tasks(f"send to {num_partitions}", num_ranges)
-        sent = self._run_tasks(send_sketches, stage, tasks, SketchesByGroup, "large groups")
-        sketches = self._merger.join("sent", (each.sketches for each in sent), kind)
-        stage = PartitionContext.extend(context, inputs={"sent": sketches})
-        return self._run_tasks(
-            run_likely, stage, self._make_tasks("likely", num_partitions), LikelyPairs, "large groups"
+            return candidates.scattered("pairs")
+        # Groups too large to take all pairs of: the sketches of their members come from all ranges.
+        num_partitions = -(-num_bytes // exchange.grow_partitions(num_bytes))
+        sent = exchange.run(
+            partial(send_sketches, documents),
+            self._num_ranges,
+            "large groups",
+            reads={"crowded": crowded},
+            writes={"sent": Write(kind, num_partitions=num_partitions)},
+        )
+        likely = exchange.run(
+            partial(pair_large_groups, documents),
+            num_partitions,
+            "likely pairs",
+            reads={"sent": sent.scattered("sent")},
+            writes={"pairs": Write(PAIR, by=("first",))},
+        )
+        return candidates.scattered("pairs") + likely.scattered("pairs")
+
+    def _compare_candidates(self, pairs: Scattered) -> Left:
+        """Compare the sketches of all candidates."""
+        documents = self._documents
+        kind = make_carried_type(documents.num_permutations)
+        carried = self._exchange.run(
+            partial(carry_sketches, documents),
+            self._num_ranges,
+            "sketches",
+            reads={"pairs": pairs},
+            writes={"pairs": Write(PAIR, by=("second",)), "carried": Write(kind, num_partitions=self._num_ranges)},
+        )
+        return self._exchange.run(
+            partial(compare_candidates, self._step, documents),
+            self._num_ranges,
+            "comparing",
+            reads={name: carried.scattered(name) for name in ("pairs", "carried")},
+            writes={"similar": Write(SIMILAR), "edges": Write(PAIR, by=("second", "first"))},
         )
 
-    def _link_round(self, context: PartitionContext, number: int, num_tasks: int) -> list[LinkedDocuments]:
-        edges = self._merger.join(f"edges {number}", context.inputs["edges"], PAIR)
-        context = PartitionContext.extend(context, inputs={"edges": edges})
-        tasks = self._make_tasks(f"link {number}", num_tasks, context.documents.num_ranges)
-        return self._run_tasks(run_link, context, tasks, LinkedDocuments, "clusters")
-
-    def _scatter_members(
-        self, compared: Sequence[ComparedPairs], linked: Sequence[LinkedDocuments], context: PartitionContext
-    ) -> tuple[list[ScatteredMembers], int]:
-        """Deal the members of clusters to partitions; return how many there are."""
-        num_members = 2 * sum(result.num_edges for result in linked)  # at most: the smallest, and the others
-        member_bytes = self._step.sketch_bytes + (self._estimate_text_bytes() if needs_texts(self._step) else 0)
-        num_bytes, num_ranges = num_members * member_bytes // 2, context.documents.num_ranges
+    def _scatter_members(self, compared: Left, linked: Left) -> tuple[dict[str, Readable], int]:
+        """Deal the members of clusters to partitions; return them, and how many partitions there are."""
+        num_members = 2 * sum(linked.counts("num_edges"))  # at most: the smallest, and the others
+        # A set of shingles has 8 bytes for each word of about 6.
+        text_bytes = sum(unit.num_bytes for unit in self._units) // max(1, self._num_documents)
+        member_bytes = self._step.sketch_bytes + (text_bytes if needs_texts(self._step) else 0)
+        num_bytes = num_members * member_bytes // 2
         partition_bytes, block_bytes = self._step.partition_bytes, None
-        if self._merger.is_on_store:
-            partition_bytes = block_bytes = self._merger.grow_partitions(num_bytes, num_ranges)
-        num_partitions = min(max(1, num_bytes // partition_bytes), _MAX_CLUSTER_PARTITIONS)
-        stage = PartitionContext.extend(
-            context,
-            inputs={"edges": self._merger.join("stars", (each.edges for each in linked), PAIR)},
-            files={"similar": tuple(result.similar for result in compared)},
-            num_partitions=num_partitions,
-            block_bytes=block_bytes,
+        if self._exchange.is_on_store:
+            partition_bytes = block_bytes = self._exchange.grow_partitions(num_bytes, self._num_ranges)
+        size = min(max(1, num_bytes // partition_bytes), _MAX_CLUSTER_PARTITIONS)
+        scattered = self._exchange.run(
+            partial(scatter_members, self._step, self._documents),
+            self._num_ranges,
+            "members",
+            reads={"edges": linked.scattered("edges"), "similar": compared.whole("similar")},
+            writes={
+                "shingles": Write(SHINGLE, num_partitions=size, has_runs=True, block_bytes=block_bytes),
+                "members": Write(make_member_type(self._documents.num_permutations), num_partitions=size),
+                "similar": Write(SIMILAR, num_partitions=size),
+            },
         )
-        tasks = self._make_tasks(f"scatter to {num_partitions}", num_ranges)
-        return self._run_tasks(scatter_members, stage, tasks, ScatteredMembers, "members"), stage.num_partitions
+        reads: dict[str, Readable] = {name: scattered.scattered(name) for name in ("members", "similar")}
+        return {**reads, "shingles": scattered.scattered("shingles", is_joined=False)}, size
 
-    def _estimate_text_bytes(self) -> int:
-        """Estimate the size of a document's set of shingles: one of 8 bytes for each word of about 6."""
-        return sum(unit.num_bytes for unit in self._units) // max(1, self._num_documents)
-
-    def _gather_removals(
-        self, copies: Sequence[CopyPairs], near: Sequence[ChosenRemovals], context: PartitionContext
-    ) -> list[RangeRemovals]:
+    def _gather_removals(self, copies: Left, near: Left | None) -> Sequence[Receipt]:
         """Gather what is removed from each range of documents."""
-        num_ranges = context.documents.num_ranges
-        scattered = [result.scattered for result in near]
-        inputs = {
-            "copies": self._merger.join("copies of survivors", (each.by_survivor for each in copies), PAIR),
-            "near": self._merger.join("near copies", (each.removals for each in scattered), REMOVAL),
-        }
-        stage = PartitionContext.extend(context, inputs=inputs)
-        tasks = self._make_tasks("redirect", num_ranges)
-        scattered += self._run_tasks(redirect_copies, stage, tasks, ScatteredRemovals, "survivors")
-        inputs = {
-            "removals": self._merger.join("removals", (each.removals for each in scattered), REMOVAL),
-            "survivors": self._merger.join("survivors", (each.survivors for each in scattered), NUMBER),
-        }
-        stage = PartitionContext.extend(context, inputs=inputs)
-        return self._run_tasks(run_gather, stage, self._make_tasks("gather", num_ranges), RangeRemovals, "removals")
+        none = Scattered(self._run.context.work, REMOVAL, ())
+        redirected = self._exchange.run(
+            partial(redirect_copies, self._documents),
+            self._num_ranges,
+            "survivors",
+            reads={
+                "copies": copies.scattered("by_survivor"),
+                "near": none if near is None else near.scattered("removed"),
+            },
+            writes=REMOVAL_WRITES,
+        )
+        removed, kept = redirected.scattered("removed"), redirected.scattered("kept")
+        if near is not None:
+            removed, kept = near.scattered("removed") + removed, near.scattered("kept") + kept
+        gathered = self._exchange.run(
+            gather_removals,
+            self._num_ranges,
+            "removals",
+            reads={"removals": removed, "survivors": kept},
+            writes={"removals": Write(REMOVAL), "clusters": Write(COUNT)},
+        )
+        return gathered.receipts
 
     def _count(self, name: str, number: int) -> None:
         self._counts[name] = self._counts.get(name, 0) + number
 
-    def _make_tasks(self, kind: str, num_tasks: int, num_partitions: int | None = None) -> list[Task]:
-        """Make one task for each partition, or for as many consecutive ones as make this number of tasks."""
-        num_partitions = num_tasks if num_partitions is None else num_partitions
-        tasks = []
-        for number in range(num_tasks):
-            # Where ranges end depends on `partition_bytes`: what was scattered for others is of no use.
-            name = fingerprint.of(self._fingerprint, kind, number, num_tasks, self._step.partition_bytes)
-            first, stop = (each * num_partitions // num_tasks for each in (number, number + 1))
-            tasks.append(Task(name, PartitionTask(first, stored_path(name), stop - first)))
-        return tasks
 
-    def _run_tasks(
-        self, function: Callable[..., T], context: StageContext, tasks: Sequence[Task], kind: type[T], desc: str
-    ) -> list[T]:
-        # A task alone is done sooner than a worker is ready for it.
-        is_alone = len(tasks) == 1
-        return self._runner.run_missing(function, context, tasks, kind, f"deduplicate: {desc}", in_process=is_alone)
+def link_documents(exchange: Exchange, edges: Scattered, num_edges: int, step: Deduplicate, num_ranges: int) -> Left:
+    """Run rounds until nothing changes, or one task has seen all edges."""
+    for number in count(1):
+        num_bytes = num_edges * BYTES_PER_EDGE
+        num_tasks = max(1, min(num_ranges, -(-num_bytes // step.partition_bytes)))
+        linked = exchange.run(
+            link_edges,
+            num_tasks,
+            "clusters",
+            reads={"edges": edges},
+            writes={"edges": Write(PAIR, by=("second", "first"))},
+            num_partitions=num_ranges,
+            label=str(number),
+        )
+        if num_tasks == 1 or not any(linked.counts("is_changed")):
+            return linked
+        edges, num_edges = linked.scattered("edges"), sum(linked.counts("num_edges"))
+    raise AssertionError

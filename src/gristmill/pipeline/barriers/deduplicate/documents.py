@@ -2,13 +2,13 @@
 
 Numbers go through the streams of all units in order: reference documents first, then the sources by preference and
 name. So the number of a document orders it by source, file and position, regardless of tasks and workers, and no other
-file can change which of two documents comes first. Tasks work through ranges of these numbers, or through partitions
-of hashes; their contexts hold the numbered documents and the files that earlier tasks have scattered.
+file can change which of two documents comes first. Stages work through ranges of these numbers, or through partitions
+of hashes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +17,16 @@ import pyarrow as pa
 
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.barriers.base import list_stored_inputs
-from gristmill.pipeline.barriers.deduplicate.record_files import map_records
+from gristmill.pipeline.barriers.record_files import map_records
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile
-    from gristmill.pipeline.stages.outputs.split_files import Annotation, OutputStem
+    from gristmill.pipeline.stages.outputs.split_files import Annotation
     from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.pipeline.stages.unit_tasks import StageUnit
@@ -208,62 +206,8 @@ def cut_ranges(units: Sequence[BarrierUnit], partition_bytes: int) -> NDArray[np
     return np.array(starts, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionTask:
-    """A task that works through one partition, or some consecutive ones, of what earlier tasks have scattered."""
-
-    partition: int
-    stem: str
-    num_partitions: int = 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignContext(StageContext):
     """The context of tasks that sign units: nothing is known of the documents yet."""
 
     step: Deduplicate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionContext(SignContext):
-    """The context of tasks that work through partitions of what earlier tasks have scattered."""
-
-    documents: Documents
-    inputs: Mapping[str, tuple[PartitionedFile, ...]] = field(default_factory=dict)
-    """Partitioned files by what they hold: one for each task that has written them, or for each stream."""
-    files: Mapping[str, tuple[StoredFile, ...]] = field(default_factory=dict)
-    """Files by what they hold: one for each range of documents."""
-    input_starts: NDArray[np.int64] | None = None
-    """Of inputs with rows: the number of the document that has the first row of each."""
-    num_partitions: int = 1
-    """The number of partitions of keys or of clusters; of documents there are as many as ranges."""
-    block_bytes: int | None = None
-    """How much is written at once, if it is more than usual."""
-
-    def read(self, name: str, kind: np.dtype[Any], partition: int, report: Callable[[int], object]) -> Iterator[Any]:
-        """Read the records of a partition, with the number of the document that has the first row of their input."""
-        assert self.input_starts is not None
-        for number, partitioned in enumerate(self.inputs[name]):
-            report(number)
-            for records in partitioned.read(self.work, kind, partition, self.num_partitions):
-                yield self.input_starts[number], records
-
-    def gather(self, name: str, kind: np.dtype[Any], partition: int, count: int = 1) -> NDArray[Any]:
-        """Read all records of a partition, or of `count` consecutive ones, of as many as the inputs have."""
-        places = [
-            (partitioned, start, stop)
-            for partitioned in self.inputs[name]
-            for start, stop in partitioned.locate(self.work, kind, partition, partitioned.num_partitions, count)
-        ]
-        # Piece by piece: all of them and one array of all would be twice the memory, and twice as many fresh pages.
-        records = np.empty(sum(stop - start for _, start, stop in places), kind)
-        num_read = 0
-        for partitioned, start, stop in places:
-            piece = partitioned.read_located(self.work, kind, start, stop)
-            records[num_read : num_read + len(piece)] = piece
-            num_read += len(piece)
-        return records
-
-    def open_stem(self, task: PartitionTask) -> OutputStem:
-        """Open the stem of a task's files."""
-        return open_stem(self.work, task.stem, self.run_id)

@@ -14,16 +14,9 @@ import numpy as np
 import xxhash
 
 from gristmill.core.records import select_rows
-from gristmill.pipeline.barriers.deduplicate.record_files import (
-    NUMBER,
-    PAIR,
-    PartitionedFile,
-    TaskFiles,
-    make_records,
-    scatter_records,
-    write_records,
-)
-from gristmill.shards.stored_files import StoredFile, StoredRange
+from gristmill.pipeline.barriers.exchange import Write
+from gristmill.pipeline.barriers.record_files import NUMBER, make_records
+from gristmill.shards.stored_files import StoredRange
 from gristmill.steps.deduplicate.deduplicate import with_counts
 
 if TYPE_CHECKING:
@@ -32,10 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.barriers.deduplicate.documents import Documents, PartitionContext, PartitionTask
-    from gristmill.pipeline.stages.outputs.split_files import OutputStem
+    from gristmill.pipeline.barriers.deduplicate.documents import Documents
+    from gristmill.pipeline.barriers.exchange import Partition
     from gristmill.pipeline.stages.stored import StoredInput
+    from gristmill.shards.stored_files import StoredFile
     from gristmill.storage.locations import Location
 
 
@@ -54,37 +47,25 @@ REMOVAL = np.dtype(
 COUNT = np.dtype([("document", "<i8"), ("count", "<i8")])
 
 
-class ScatteredRemovals(TaskFiles, frozen=True, kw_only=True):
-    """Removals, scattered by the range of the document that goes, and of the one that stays."""
-
-    removals: PartitionedFile
-    survivors: PartitionedFile
+def make_removals(removals: NDArray[Any]) -> dict[str, Any]:
+    """Make what is scattered by the ranges of the documents that go, and of those that stay."""
+    return {"removed": removals, "kept": make_records(NUMBER, document=removals["survivor"])}
 
 
-def scatter_removals(stem: OutputStem, removals: NDArray[Any], documents: Documents) -> ScatteredRemovals:
-    """Write removals for the ranges of both of their documents."""
-    survivors = make_records(NUMBER, document=removals["survivor"])
-    by_document, by_survivor = (documents.find_ranges(removals[name]) for name in ("document", "survivor"))
-    return ScatteredRemovals(
-        removals=scatter_records(stem, ".removed", removals, by_document, documents.num_ranges),
-        survivors=scatter_records(stem, ".kept", survivors, by_survivor, documents.num_ranges),
-    )
+REMOVAL_WRITES = {"removed": Write(REMOVAL, by=("document",)), "kept": Write(NUMBER, by=("document",))}
 
 
-def redirect_copies(task: Task, context: Context) -> ScatteredRemovals:
+def redirect_copies(documents: Documents, partition: Partition) -> dict[str, Any]:
     """Find the last survivors of exact copies, by the range of the document with the same text.
 
     If that is itself removed as a near copy of a third document, the third one is the survivor of both.
-    `context.state` is a `PartitionContext` with the copies and the near removals.
     """
-    stage: PartitionContext = context.state
-    payload: PartitionTask = task.payload
-    copies = stage.gather("copies", PAIR, payload.partition)
+    copies = partition["copies"]
     # Reference documents stay even where they are copies of each other.
-    copies = copies[copies["second"] >= stage.documents.num_reference]
-    near = stage.gather("near", REMOVAL, payload.partition)
+    copies = copies[copies["second"] >= documents.num_reference]
+    near = partition["near"]
     near = near[np.argsort(near["document"])]
-    origins = stage.documents.describe(copies["first"])
+    origins = documents.describe(copies["first"])
     removals = make_records(
         REMOVAL,
         document=copies["second"],
@@ -99,29 +80,17 @@ def redirect_copies(task: Task, context: Context) -> ScatteredRemovals:
         followed = near[indices[is_removed]]
         followed["document"] = copies["second"][is_removed]
         removals[is_removed] = followed
-    return scatter_removals(stage.open_stem(payload), removals, stage.documents)
+    return make_removals(removals)
 
 
-class RangeRemovals(TaskFiles, frozen=True, kw_only=True):
-    """The removals from a range of documents, and how many documents those of the range stand for."""
-
-    removals: StoredFile
-    counts: StoredFile
-
-
-def run_gather(task: Task, context: Context) -> RangeRemovals:
-    """Sort the removals of a range; `context.state` is a `PartitionContext` with those of all tasks."""
-    stage: PartitionContext = context.state
-    payload: PartitionTask = task.payload
-    removals = stage.gather("removals", REMOVAL, payload.partition)
-    removals = removals[np.argsort(removals["document"])]
-    numbers = stage.gather("survivors", NUMBER, payload.partition)["document"]
-    survivors, counts = np.unique(numbers, return_counts=True)
-    stem = stage.open_stem(payload)
-    return RangeRemovals(
-        removals=write_records(stem, ".removals", removals),
-        counts=write_records(stem, ".counts", make_records(COUNT, document=survivors, count=counts + 1)),
-    )
+def gather_removals(partition: Partition) -> dict[str, Any]:
+    """Sort the removals of a range, and count how many documents those of the range stand for."""
+    removals = partition["removals"]
+    survivors, counts = np.unique(partition["survivors"]["document"], return_counts=True)
+    return {
+        "removals": removals[np.argsort(removals["document"])],
+        "clusters": make_records(COUNT, document=survivors, count=counts + 1),
+    }
 
 
 def make_range(file: StoredFile, records: NDArray[Any], start: int, stop: int) -> StoredRange:

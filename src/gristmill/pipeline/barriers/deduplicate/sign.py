@@ -32,7 +32,7 @@ from gristmill.core.records import ORIGIN
 from gristmill.core.seeds import find_ranges
 from gristmill.engine.tasks import Task
 from gristmill.pipeline.barriers.deduplicate.documents import DOCUMENT, BarrierUnit, SignContext, collect_barrier_units
-from gristmill.pipeline.barriers.deduplicate.record_files import (
+from gristmill.pipeline.barriers.record_files import (
     DIGEST,
     KEY,
     PartitionedFile,

@@ -213,19 +213,18 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
         return bounds.reshape(-1, self.num_partitions + 1)
 
 
-class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a task, whose receipt depends on all files that its fields name."""
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task of a stage has left."""
+
+    stage: str
+    scattered: dict[str, PartitionedFile] = {}
+    whole: dict[str, StoredFile] = {}
+    counts: dict[str, Count] = {}
+    numbers: dict[str, list[int]] = {}
 
     def files(self) -> list[StoredFile]:
-        """List the files that its fields name."""
-        files: list[StoredFile] = []
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, TaskFiles):
-                files += value.files()
-            elif isinstance(value, StoredFile | PartitionedFile):
-                files.append(value.file if isinstance(value, PartitionedFile) else value)
-        return files
+        """List the files that the receipt depends on."""
+        return [*(each.file for each in self.scattered.values()), *self.whole.values()]
 
 
 def view_partitioned(

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.seeds import find_ranges
-from gristmill.pipeline.barriers.deduplicate.merge import (
+from gristmill.pipeline.barriers.merge import (
     MergePlan,
     make_merge_tasks,
     plan_join,
@@ -19,7 +19,7 @@ from gristmill.pipeline.barriers.deduplicate.merge import (
     run_join,
     run_merge,
 )
-from gristmill.pipeline.barriers.deduplicate.record_files import (
+from gristmill.pipeline.barriers.record_files import (
     KEY,
     NUMBER,
     PartitionedFile,
@@ -94,7 +94,7 @@ def test_any_grouping_gives_partitions_the_same_records(data):
     plan = MergePlan(num_partitions, tuple(map(range, borders[:-1], borders[1:])))
     stage = SimpleNamespace(work=work, kind=KEY, num_partitions=num_partitions, run_id="run")
     state = SimpleNamespace(state=stage, count=lambda **_: None, at=lambda _: None)
-    merged = [run_merge(task, state).records for task in make_merge_tasks(plan, streams, starts, "keys")]
+    merged = [run_merge(task, state).scattered["merged"] for task in make_merge_tasks(plan, streams, starts, "keys")]
     found = []
     before = wait_clock.show(0)
     for partition in range(num_partitions):
@@ -130,7 +130,7 @@ def test_joined_files_have_the_records_of_each_partition_in_order(data):
     stage = SimpleNamespace(work=work, kind=NUMBER, num_partitions=num_partitions, run_id="run")
     state = SimpleNamespace(state=stage, count=lambda **_: None, at=lambda _: None)
     tasks = make_merge_tasks(plan, files, np.zeros(len(files), np.int64), "numbers")
-    joined = [run_join(task, state).records for task in tasks]
+    joined = [run_join(task, state).scattered["merged"] for task in tasks]
     num_documents = 0
     for partition in range(num_partitions):
         before, after = (

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gristmill.core.seeds import find_ranges
 from gristmill.engine.tasks import Task
-from gristmill.pipeline.barriers.deduplicate.record_files import PartitionedFile, TaskFiles, scatter_records
+from gristmill.pipeline.barriers.record_files import PartitionedFile, Receipt, scatter_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.stage_context import StageContext
@@ -24,7 +23,7 @@ from gristmill.pipeline.work_folder import stored_path
 from gristmill.steps.deduplicate.partitions import MAX_GROWTH, grow_partition_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -99,13 +98,7 @@ class MergeContext(StageContext):
     num_partitions: int
 
 
-class MergedStreams(TaskFiles, frozen=True, kw_only=True):
-    """The records of some consecutive streams, with rows that are counted through all of them."""
-
-    records: PartitionedFile
-
-
-def run_merge(task: Task, context: Context) -> MergedStreams:
+def run_merge(task: Task, context: Context) -> Receipt:
     """Run a `MergeTask`; `context.state` is the `MergeContext`."""
     stage: MergeContext = context.state
     merge: MergeTask = task.payload
@@ -119,11 +112,10 @@ def run_merge(task: Task, context: Context) -> MergedStreams:
         first += stream.num_records
         context.count(records=stream.num_records)
     partitions = find_ranges(merged[next(iter(stage.kind.names or ()))], stage.num_partitions)
-    stem = open_stem(stage.work, merge.stem, stage.run_id)
-    return MergedStreams(records=scatter_records(stem, ".merged", merged, partitions, stage.num_partitions))
+    return _write_merged(stage, merge, merged, partitions)
 
 
-def run_join(task: Task, context: Context) -> MergedStreams:
+def run_join(task: Task, context: Context) -> Receipt:
     """Run a `MergeTask` for files with the same partitions, which records keep; `context.state` is a `MergeContext`."""
     stage: MergeContext = context.state
     merge: MergeTask = task.payload
@@ -131,85 +123,17 @@ def run_join(task: Task, context: Context) -> MergedStreams:
     records, partitions = (np.concatenate(arrays) for arrays in zip(*read, strict=True))
     del read
     context.count(records=len(records))
+    return _write_merged(stage, merge, records, partitions)
+
+
+def _write_merged(
+    stage: MergeContext, merge: MergeTask, records: NDArray[Any], partitions: NDArray[np.int64]
+) -> Receipt:
     stem = open_stem(stage.work, merge.stem, stage.run_id)
-    return MergedStreams(records=scatter_records(stem, ".merged", records, partitions, stage.num_partitions))
-
-
-@dataclass(frozen=True, slots=True)
-class MergedFiles:
-    """The files that tasks read by hash: those of all streams, or what was merged of them."""
-
-    files: tuple[PartitionedFile, ...]
-    starts: NDArray[np.int64]
-    """The number of the document that has the first row of each file."""
-    num_partitions: int
-
-
-class PieceMerger:
-    """Merges files wherever a step would read small pieces of them; `run_tasks` runs those that have no receipt."""
-
-    def __init__(
-        self, context: StageContext, name: str, partition_bytes: int, run_tasks: Callable[..., list[MergedStreams]]
-    ) -> None:
-        self._context = context
-        self._name = name
-        self._partition_bytes = partition_bytes
-        self._run_tasks = run_tasks
-        self.is_on_store = not isinstance(context.work, Path)
-
-    def grow_partitions(self, num_bytes: int, num_writers: int = 0) -> int:
-        """Choose the size of partitions of this many bytes in all, so that they are read in large pieces."""
-        piece_bytes = self._context.layout.min_piece_bytes
-        return grow_partition_bytes(num_bytes, self._partition_bytes, num_writers, piece_bytes=piece_bytes)
-
-    def merge(
-        self,
-        name: str,
-        streams: Sequence[PartitionedFile],
-        kind: np.dtype[Any],
-        starts: NDArray[np.int64],
-        num_partitions: int,
-    ) -> MergedFiles:
-        """Merge streams whose first documents have these numbers, if they would be read in small pieces."""
-        plan = self._plan(plan_merge, streams, kind, num_partitions)
-        if plan is None:
-            return MergedFiles(tuple(streams), starts, num_partitions)
-        files = self._run(run_merge, plan, streams, starts, kind, name)
-        return MergedFiles(files, starts[[group.start for group in plan.groups]], plan.num_partitions)
-
-    def join(self, name: str, files: Iterable[PartitionedFile], kind: np.dtype[Any]) -> tuple[PartitionedFile, ...]:
-        """Join files that tasks have scattered, if the pieces of their partitions are small."""
-        files = tuple(files)
-        plan = self._plan(plan_join, files, kind, files[0].num_partitions) if files else None
-        if plan is None:
-            return files
-        return self._run(run_join, plan, files, np.zeros(len(files), np.int64), kind, name)
-
-    def _plan(
-        self,
-        choose: Callable[..., MergePlan | None],
-        files: Sequence[PartitionedFile],
-        kind: np.dtype[Any],
-        num_partitions: int,
-    ) -> MergePlan | None:
-        sizes = [file.num_records * kind.itemsize for file in files]
-        return choose(sizes, num_partitions, self._partition_bytes, self._context.layout, on_store=self.is_on_store)
-
-    def _run(
-        self,
-        function: Callable[[Task, Context], MergedStreams],
-        plan: MergePlan,
-        files: Sequence[PartitionedFile],
-        starts: NDArray[np.int64],
-        kind: np.dtype[Any],
-        name: str,
-    ) -> tuple[PartitionedFile, ...]:
-        # Where ranges end, and so what is in files, depends on `partition_bytes`.
-        described = fingerprint.of(self._name, name, len(files), self._partition_bytes)
-        tasks = make_merge_tasks(plan, files, starts, described)
-        context = MergeContext.extend(self._context, kind=kind, num_partitions=plan.num_partitions)
-        merged = self._run_tasks(function, context, tasks, MergedStreams, f"merging {name}")
-        return tuple(result.records for result in merged)
+    return Receipt(
+        stage="merging",
+        scattered={"merged": scatter_records(stem, ".merged", records, partitions, stage.num_partitions)},
+    )
 
 
 def make_merge_tasks(
