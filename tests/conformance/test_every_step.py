@@ -62,6 +62,8 @@ EXAMPLES = {
     "language": [{}, {"languages": ["en"], "min_score": 0.2}],
     "length": [{}, {"min_chars": 2, "max_chars": 4}],
     "html": [{}, {"main_content": False, "links": True}],
+    "cap": [{"by": "url", "max": 2}, {"by": "host", "max": 9, "keep": "best", "score": "n"}],
+    "keep_best": [{"by": "n", "share": 0.5}, {"by": "n", "count": 3, "per": "source", "order": "lowest"}],
     "limit": [{"max_records": 3}],
     "map": [{"call": f"{CALLS}:change"}, {"call": f"{CALLS}:score", "columns": {"score": "int64"}}],
     "map_batches": [{"call": f"{CALLS}:change_batch"}, {"call": f"{CALLS}:keep_rows"}, {"call": f"{CALLS}:twice"}],

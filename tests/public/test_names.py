@@ -32,6 +32,7 @@ MODULES = {"errors", "steps"}
 
 STEPS = [
     "C4",
+    "Cap",
     "Code",
     "Decontaminate",
     "Deduplicate",
@@ -41,6 +42,7 @@ STEPS = [
     "GopherRepetition",
     "Html",
     "Images",
+    "KeepBest",
     "Language",
     "Length",
     "Limit",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gristmill.steps.functions import Map as Map
     from gristmill.steps.functions import MapBatches as MapBatches
     from gristmill.steps.images import Images as Images
+    from gristmill.steps.keep_best import Cap as Cap
+    from gristmill.steps.keep_best import KeepBest as KeepBest
     from gristmill.steps.language import Language as Language
     from gristmill.steps.length import Length as Length
     from gristmill.steps.mix import Mix as Mix
@@ -53,6 +55,7 @@ _MODULES = {
     "deduplicate.deduplicate": "Deduplicate",
     "functions": "Filter Map MapBatches",
     "images": "Images",
+    "keep_best": "Cap KeepBest",
     "language": "Language",
     "length": "Length",
     "mix": "Mix",

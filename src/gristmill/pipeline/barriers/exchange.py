@@ -255,7 +255,7 @@ def run_stage(task: Task, context: Context) -> Receipt:
         elif write is None and isinstance(result, int):
             receipt.counts[name] = int(result)
         elif write is None:
-            receipt.numbers[name] = np.asarray(result).tolist()
+            receipt.numbers[name] = result.tolist() if isinstance(result, np.ndarray) else list(result)
         elif write.by:
             receipt.scattered[name] = _scatter_by_ranges(stem, name, result, write, state.borders)
         elif write.num_partitions:
