@@ -69,6 +69,7 @@ EXAMPLES = {
     "map_batches": [{"call": f"{CALLS}:change_batch"}, {"call": f"{CALLS}:keep_rows"}, {"call": f"{CALLS}:twice"}],
     "mix": [
         {"weights": {"web": 1.0}, "size": 9},
+        {"epochs": {"web": 1.5}, "by": "documents"},
         {"weights": {"web": 0.5}, "size": 9, "by": "rows", "max_epochs": 2.5},
     ],
     "normalize": [{}, {"unicode": "NFKC", "entities": True, "whitespace": True}],

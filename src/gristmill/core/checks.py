@@ -116,6 +116,24 @@ def parse_byte_size(name: str, value: Any) -> int:
     return check_whole_number(name, round(float(match[1]) * _SIZES[match[2]]))
 
 
+_COUNTS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+
+
+def parse_count(name: str, value: Any) -> int:
+    """Return a whole number from an integer or from text such as `300M`, `1.5B`, `20G`.
+
+    >>> [parse_count("size", value) for value in (7, "5_000", "300M", "1.5B", "20G")]
+    [7, 5000, 300000000, 1500000000, 20000000000]
+    """
+    if not isinstance(value, str):
+        return check_whole_number(name, value)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBGT]?)", value.replace("_", "").replace(",", "").strip().upper())
+    number = float(match[1]) * _COUNTS[match[2]] if match else 0.5
+    if number != round(number):
+        raise UsageError(f"{name} must be a whole number, not {value!r:.80}", help="write 5000, 300M or 1.5B")
+    return round(number)
+
+
 def is_share(value: Any) -> bool:
     """Whether the value is a number from 0 to 1; NaN, bools and text are not.
 

@@ -55,8 +55,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to the records of all sources, in order."""
     seed: int = 0
     """Every random choice depends on it."""
-    mixture: Mapping[str, float] | None = None
-    """Weights of the sources when the dataset is streamed. They do not change what is written."""
+    mixture: Mapping[str, float | Mapping[str, float]] | None = None
+    """Weights of the sources when the dataset is streamed, or `{epochs: {web: 1, code: 2}}`: how often the rows of each
+    are read for one pass over the others. They do not change what is written.
+    """
     max_quarantine: float = 0.01
     """The share of a source's records that may be quarantined (always at least 10) before the run fails."""
     slice_bytes: int | Literal["auto"] = AUTO
@@ -263,8 +265,18 @@ def _check_numbers(recipe: Recipe) -> None:
         raise UsageError(f"identity must be mtime or content, not {recipe.identity!r}", key="identity")
 
 
+def find_mixture_epochs(mixture: object) -> Mapping[str, float] | None:
+    """Find the epochs of each source in a mixture; None: it has weights.
+
+    >>> find_mixture_epochs({"epochs": {"web": 1, "code": 2}}), find_mixture_epochs({"web": 1})
+    ({'web': 1, 'code': 2}, None)
+    """
+    epochs = mixture.get("epochs") if isinstance(mixture, Mapping) and len(mixture) == 1 else None
+    return epochs if isinstance(epochs, Mapping) else None
+
+
 def _check_mixture_and_report(recipe: Recipe) -> None:
-    for name, weight in (recipe.mixture or {}).items():
+    for name, weight in (find_mixture_epochs(recipe.mixture) or recipe.mixture or {}).items():
         if name not in recipe.sources:
             nearest = find_nearest(name, recipe.sources)
             raise UsageError(
@@ -272,7 +284,7 @@ def _check_mixture_and_report(recipe: Recipe) -> None:
                 help=f'did you mean "{nearest}"?' if nearest else f"the sources are {', '.join(recipe.sources)}",
                 key=f"mixture.{name}",
             )
-        if not 0 < weight < float("inf"):
+        if isinstance(weight, Mapping) or not 0 < weight < float("inf"):
             raise UsageError(f"mixture: the weight of {name} must be above 0, not {weight}", key=f"mixture.{name}")
     for key, value in (recipe.report or {}).items():
         if key != "samples":

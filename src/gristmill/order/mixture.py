@@ -331,3 +331,17 @@ def plan_shares(
             help=f"choose a size of at most {possible:,}, lower the weight of {worst}, or raise max_epochs",
         )
     return {name: SourceShare(amounts[name], available[name], limits[name]) for name in weights}
+
+
+def plan_epochs(epochs: Mapping[str, float], available: Mapping[str, int]) -> dict[str, SourceShare]:
+    """Compute the share of each source from how often it is taken.
+
+    >>> plan_epochs({"code": 2.5}, {"code": 10})
+    {'code': SourceShare(amount=25, available=10, limit=25)}
+    """
+    shares = {}
+    for name, count in epochs.items():
+        exact = Fraction(check_positive_number(f"the epochs of {name}", count)).limit_denominator(10**6)
+        amount = round(exact * available[name])
+        shares[name] = SourceShare(amount, available[name], amount)
+    return shares

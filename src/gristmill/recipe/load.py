@@ -11,12 +11,12 @@ from contextlib import suppress
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from gristmill import steps
-from gristmill.core.checks import find_nearest, parse_byte_size
+from gristmill.core.checks import find_nearest, parse_byte_size, parse_count
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import AUTO, Recipe, Source
 from gristmill.core.step import GlobalStep, LocalStep, Step, check_choices
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gristmill.runtime.plugins import Plugin
 
 _EXAMPLES = {"output": "output: out", "sources": "sources: {web: {read: data/*.jsonl}}"}
+_COUNT = re.compile(r"\d[\d_.,]*[KMBGTkmbgt]")
 _PATH_IN_ERROR = re.compile(r" - at `(?:key in )?\$([^`]*)`$")
 # `read` is how a source begins, not a step in a list.
 STEPS = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in steps.__all__ if name != "Read"}
@@ -89,7 +90,7 @@ class _RecipeReader:
                 raise self._tree.error((key,), f"the recipe has no {key}", help=f"add {_EXAMPLES[key]}")
         values = {
             key: self._convert((key,), value, types[key])
-            for key, value in self._parse_sizes((), data).items()
+            for key, value in self._parse_sizes((), data, types).items()
             if key not in ("sources", "steps")
         }
         sources = self._expect_mapping(("sources",), data["sources"], "sources")
@@ -162,18 +163,24 @@ class _RecipeReader:
         self, path: TreePath, parameters: dict[str, Any], step_type: type[Step], noun: str, extra: Iterable[str] = ()
     ) -> Step:
         self._check_keys(path, parameters, [*step_type.__struct_encode_fields__, *extra], noun)
-        step: Step = self._convert(path, self._parse_sizes(path, parameters), step_type)
+        types = {field.name: field.type for field in msgspec.structs.fields(step_type)}
+        step: Step = self._convert(path, self._parse_sizes(path, parameters, types), step_type)
         return step
 
-    def _parse_sizes(self, path: TreePath, data: dict[str, Any]) -> dict[str, Any]:
-        """Replace numbers of bytes that are written with a unit, `64MiB`, by integers."""
+    def _parse_sizes(self, path: TreePath, data: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace numbers of bytes that are written with a unit, `64MiB`, and large numbers, `20G`, by integers."""
         converted = dict(data)
         for key, value in data.items():
-            if key.endswith("_bytes") and isinstance(value, str) and (key, value) != ("slice_bytes", AUTO):
-                try:
+            if not isinstance(value, str) or (key, value) == ("slice_bytes", AUTO):
+                continue
+            kinds = set(get_args(types.get(key))) or {types.get(key)}
+            try:
+                if key.endswith("_bytes"):
                     converted[key] = parse_byte_size(key, value)
-                except UsageError as error:
-                    raise self._tree.error((*path, key), error.message, help=error.help) from None
+                elif int in kinds and str not in kinds and _COUNT.fullmatch(value):
+                    converted[key] = parse_count(key, value)
+            except UsageError as error:
+                raise self._tree.error((*path, key), error.message, help=error.help) from None
         return converted
 
     def _expect_mapping(self, path: TreePath, data: Any, noun: str) -> dict[str, Any]:

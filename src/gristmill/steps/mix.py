@@ -17,11 +17,16 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, ORIGIN, is_for_training
 from gristmill.core.seeds import hash_origins
 from gristmill.core.step import GlobalStep, LocalStep, StepPosition, check_choices
+from gristmill.order.mixture import plan_epochs, plan_shares
 from gristmill.steps.edit_columns import NameSource, with_source_field
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from gristmill.order.mixture import SourceShare
 
 Unit = Literal["tokens", "rows", "documents"]
 UNITS: tuple[str, ...] = get_args(Unit)
@@ -34,13 +39,13 @@ NOT_CHOSEN = "not_chosen"
 class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
     """Take `size` tokens, rows or documents of all sources together, in the proportions of their `weights`.
 
-    Every source needs a weight. Whole epochs of a source are taken first, then a part of one more, as close to its
-    share as whole documents allow; a hash of the seed and the origin chooses that part, and a larger size takes the
-    same documents and more. Records that are not taken are dropped as `not_chosen`; copies count as created. If a
-    source is too small for its share within `max_epochs`, the run fails and says how much is missing and which size is
-    possible (a run with `--limit` therefore needs a smaller `size`). Only training records are mixed: other splits stay
-    as they are. `by: tokens` must come after `tokenize`; `by: rows` is for recipes without `pack`, where a document is
-    a row.
+    Every source needs a weight, or with `epochs` the number of its passes. Whole epochs of a source are taken first,
+    then a part of one more, as close to its share as whole documents allow; a hash of the seed and the origin chooses
+    that part, and a larger size takes the same documents and more. Records that are not taken are dropped as
+    `not_chosen`; copies count as created. If a source is too small for its share within `max_epochs`, the run fails and
+    says how much is missing and which size is possible (a run with `--limit` therefore needs a smaller `size`). Only
+    training records are mixed: other splits stay as they are. `by: tokens` must come after `tokenize`; `by: rows` is
+    for recipes without `pack`, where a document is a row.
 
     The mixture is written as one lane, `train/mixed/`: every beginning of it holds each source in its share, and a
     second copy of a document comes after the whole first epoch of its source. Documents get a column `source`.
@@ -61,10 +66,12 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
 
     version: ClassVar[int] = 2
 
-    weights: dict[str, float]
+    weights: dict[str, float] = msgspec.field(default_factory=dict)
     """A weight above 0 for every source: `{web: 0.7, code: 0.3}`."""
-    size: int
-    """The size of all together, in the unit of `by`."""
+    size: int | None = None
+    """The size of all together, in the unit of `by`: `20G`."""
+    epochs: dict[str, float] = msgspec.field(default_factory=dict)
+    """Instead of `weights` and `size`: how often each source is taken, `{web: 1, code: 2.5}`."""
     by: Unit = "tokens"
     """`tokens` after `tokenize` (and before `pack`), `documents`, or `rows`."""
     max_epochs: float = 1.0
@@ -74,10 +81,20 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_choices(type(self), msgspec.structs.asdict(self))
-        check_whole_number("size", self.size, least=1)
+        if bool(self.epochs) == bool(self.weights or self.size is not None) or bool(self.weights) != (
+            self.size is not None
+        ):
+            raise UsageError(
+                "mix needs weights and a size, or epochs",
+                help="write mix: {weights: {web: 0.7, code: 0.3}, size: 20G}, or mix: {epochs: {web: 1, code: 2}}",
+            )
+        if self.size is not None:
+            check_whole_number("size", self.size, least=1)
         check_positive_number("max_epochs", self.max_epochs)
         for name, weight in self.weights.items():
             check_positive_number(f"the weight of {name}", weight)
+        for name, count in self.epochs.items():
+            check_positive_number(f"the epochs of {name}", count)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.by == TOKENS and INPUT_IDS not in schema.names:
@@ -98,11 +115,20 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
             raise UsageError(
                 f"{position.key}: rows are made by pack, after mix", help="mix by tokens, or mix the finished datasets"
             )
-        for name in [*self.weights, *position.sources]:
-            if name not in position.sources or name not in self.weights:
-                problem = "is not a source" if name not in position.sources else "has no weight"
+        chosen, word = (self.epochs, "epochs") if self.epochs else (self.weights, "weight")
+        for name in [*chosen, *position.sources]:
+            if name not in position.sources or name not in chosen:
+                problem = "is not a source" if name not in position.sources else f"has no {word}"
                 names = ", ".join(position.sources)
-                raise UsageError(f"{position.key}: {name} {problem}", help=f"give weights for {names}")
+                raise UsageError(
+                    f"{position.key}: {name} {problem}", help=f"give {word.removesuffix('s')}s for {names}"
+                )
+
+    def plan_shares(self, available: Mapping[str, int]) -> dict[str, SourceShare]:
+        """Compute how much is taken of each source."""
+        if self.epochs:
+            return plan_epochs(self.epochs, available)
+        return plan_shares(self.weights, available, size=self.size or 0, by=self.by, max_epochs=self.max_epochs)
 
     def amounts(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """Return how much each record counts."""

@@ -54,9 +54,10 @@ class Stream(ResumableStream):
     Args:
         data: The folder of a dataset, or several by name: `{"web": "out/web", "code": ("out/code", 0.3)}`, with a
             weight for all of them or for none.
-        mixture: The weights of the sources (of the datasets, if there are several), or phases
-            `[(0, weights), (row, …)]`. None: the manifest's mixture, without sources that have no rows in this split
-            (`left_out`); if it has none, all rows are shuffled together and each is read once an epoch.
+        mixture: The weights of the sources (of the datasets, if there are several), or phases `[(0, weights), (row,
+            …)]`, or `{"epochs": {"web": 1, "code": 2}}`. None: the manifest's mixture, without sources that have no
+            rows in this split (`left_out`); if it has none, all rows are shuffled together and each is read once an
+            epoch.
         weights_in: Whether weights are shares of "rows" or of "tokens".
         split: The split to read. Default: "train" if there is one.
         sources: Read only these sources.

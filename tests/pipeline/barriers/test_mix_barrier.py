@@ -17,6 +17,7 @@ from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.recipe.load import load_recipe
 from gristmill.shards.verify import verify
+from gristmill.stream import Stream
 
 
 @pytest.fixture
@@ -353,3 +354,45 @@ def test_a_share_is_met_as_nearly_as_whole_records_allow(amounts, data):
 
 def test_the_limit_on_epochs_is_the_number_that_was_written():
     assert plan_shares({"a": 1.0}, {"a": 100}, size=29, by="rows", max_epochs=0.29)["a"].limit == 29
+
+
+def test_epochs_of_each_source(folder):
+    result = build(folder, steps.Mix(epochs={"web": 1, "code": 2.5}, by="documents"), steps.Write(format="jsonl"))
+    found = texts(result)
+    assert [found[name].total() for name in ("web", "code")] == [60, 50]
+    assert set(found["web"].values()) == {1}
+    assert Counter(found["code"].values()) == {2: 10, 3: 10}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"weights": {"web": 1}}, {"size": 3}, {"epochs": {"web": 1}, "weights": {"web": 1}, "size": 3}]
+)
+def test_weights_with_a_size_or_epochs(options):
+    with pytest.raises(UsageError, match="mix needs weights and a size, or epochs"):
+        steps.Mix(**options)
+
+
+def test_sizes_with_a_unit_in_recipes(folder):
+    (folder / "r.yaml").write_text(
+        "output: out\nsources: {web: {read: 'web-*.jsonl'}}\n"
+        "steps:\n- limit: {max_records: 1.5k}\n- mix: {weights: {web: 1}, size: 3M}\n- split: {validation: 2k}\n"
+    )
+    limit, mix, split = load_recipe(folder / "r.yaml").steps
+    assert (limit.max_records, mix.size, split.validation) == (1500, 3_000_000, 2000)
+
+
+def test_epochs_for_streams(folder):
+    sources = {name: steps.Read(read=f"{name}-*.jsonl") for name in ("web", "code")}
+    mixture = {"epochs": {"web": 1, "code": 2}}
+    trained(folder / "tokenizer")
+    chosen = [steps.Tokenize(tokenizer="tokenizer"), steps.Pack(row_length=32)]
+    recipe = gm.Recipe(sources=sources, steps=chosen, output="out", folder=str(folder), mixture=mixture)
+    result = run_recipe(recipe, RunOptions(backend="serial", progress=False))
+    rows = {name: amount.rows for name, amount in result.manifest.amounts("train").items()}
+    expected = {"web": rows["web"], "code": 2 * rows["code"]}
+    assert result.manifest.mixture == expected
+    for chosen_mixture in (None, mixture):
+        stream = Stream(folder / "out", mixture=chosen_mixture)
+        assert stream.order.mixture.draws_before(sum(expected.values())) == expected
+    with pytest.raises(UsageError, match='mixture names "wob"'):
+        gm.Recipe(sources=sources, output="out", mixture={"epochs": {"wob": 1}})

@@ -12,6 +12,7 @@ from gristmill.cli.options import Choice, backend_option, dataset_argument, json
 from gristmill.cli.plots import plot_mix, plot_option
 from gristmill.cli.printing import echo, print_json, quote_path
 from gristmill.cli.tables import print_lines, print_table
+from gristmill.core.checks import parse_count
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.exports.formats import find_export_format, list_format_names
@@ -19,8 +20,6 @@ from gristmill.exports.training import COLUMNS
 from gristmill.pipeline.jobs.export import export
 from gristmill.pipeline.jobs.mix_datasets import mix
 from gristmill.steps.mix import UNITS
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 
 @click.command(epilog="Example: gristmill export out --to megatron --path bin/corpus")
@@ -153,10 +152,10 @@ class Count(click.ParamType[int]):
         """Parse a number of rows or tokens: `1.5B` is 1,500,000,000."""
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBGT]?)", str(value).replace("_", "").replace(",", "").upper())
-        if not match:
+        try:
+            return parse_count("the size", str(value))
+        except UsageError:
             self.fail(f"{value!r} is not a size: write 5000, 300M or 1.5B", param, ctx)
-        return round(float(match[1]) * _UNITS[match[2]])
 
 
 class Input(click.ParamType[tuple[str, str, float]]):

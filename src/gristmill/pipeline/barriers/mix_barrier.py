@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.order.mixture import plan_shares
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs
 from gristmill.pipeline.barriers.exchange import Exchange, Part
 from gristmill.pipeline.planning import fingerprint
@@ -126,7 +125,7 @@ class MixBarrier:
             name: sum((np.array(unit.numbers["by_range"]) for unit in units), none) for name, units in counted.items()
         }
         available = {name: int(amounts.sum()) for name, amounts in by_range.items()}
-        shares = plan_shares(mix.weights, available, size=mix.size, by=mix.by, max_epochs=mix.max_epochs)
+        shares = mix.plan_shares(available)
         # The share of a source ends in the first range that brings it there.
         last_ranges = {name: int(np.searchsorted(np.cumsum(by_range[name]), shares[name].rest)) for name in inputs}
         range_keys = self._measure(run, inputs, last_ranges, "choosing")
@@ -136,7 +135,8 @@ class MixBarrier:
             bound, amount = _find_bound(shares[name], last_ranges[name], amount_before, range_keys[name])
             if not amount and not shares[name].whole_epochs:
                 raise UsageError(
-                    f"mix: of a size of {mix.size:,} {mix.by} nothing is left for {name}", help="choose a larger size"
+                    f"mix: of {shares[name].amount:,} {mix.by} nothing is left for {name}",
+                    help="choose a larger size, or more epochs",
                 )
             units[name] = self._select_units(inputs[name], shares[name].whole_epochs, bound)
         return BarrierOutcome(units=units, entry_account=mix.name)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from gristmill.core.books import estimate_unread_records, find_imbalances, max_quarantined_records
 from gristmill.core.errors import BooksError, EmptyDatasetError, QuarantineError
 from gristmill.core.media import SAMPLES, list_byte_columns
-from gristmill.core.recipe import recipe_to_data
+from gristmill.core.recipe import find_mixture_epochs, recipe_to_data
 from gristmill.core.records import TEXT
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.publishing.file_placer import FilePlacer
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gristmill.core.books import Account
+    from gristmill.core.recipe import Recipe
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.publishing.final_shards import MixedLane
@@ -221,11 +222,20 @@ def _make_manifest(
         plugins=plan.plugins,
         row_length=plan.pack.row_length if plan.pack is not None else None,
         tokenizer=tokenizer,
-        mixture=dict(plan.recipe.mixture) if plan.recipe.mixture else None,
+        mixture=_find_mixture(plan.recipe, splits.get(TRAIN, {})),
         deduplicated=deduplicated,
         decontaminated=decontaminated,
         files=files,
     ).seal()
+
+
+def _find_mixture(recipe: Recipe, shards: Mapping[str, list[Shard]]) -> dict[str, float] | None:
+    """Find the weights for training; those of epochs follow from the numbers of rows."""
+    epochs = find_mixture_epochs(recipe.mixture)
+    if epochs is None:
+        return cast("dict[str, float]", dict(recipe.mixture)) if recipe.mixture else None
+    rows = {source: sum(shard.rows for shard in lane) for source, lane in shards.items()}
+    return {source: count * rows[source] for source, count in epochs.items() if rows.get(source)}
 
 
 def describe_recipe(plan: Plan) -> dict[str, Any]:

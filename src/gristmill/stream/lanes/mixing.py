@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gristmill.core.checks import MAX_COUNT, check_choice, check_whole_number
+from gristmill.core.checks import MAX_COUNT, check_choice, check_real_number, check_whole_number
 from gristmill.core.errors import UsageError
+from gristmill.core.recipe import find_mixture_epochs
 from gristmill.order import Mixture
 from gristmill.stream.lanes.sources import make_fixed_weights_error, make_lane_name
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gristmill.stream.lanes.sources import Lane, StreamDataset
 
 Weights = Mapping[str, float]
-MixtureLike = Weights | Sequence[tuple[int, Weights] | tuple[int, Weights, str]]
+MixtureLike = Weights | Mapping[str, Weights] | Sequence[tuple[int, Weights] | tuple[int, Weights, str]]
 
 COUNTS: Literal["counts"] = "counts"
 """The mark of a phase from a saved state: its numbers are not weights but rows of each lane in a period."""
@@ -62,6 +63,9 @@ def _find_phases(datasets: list[StreamDataset], arguments: StreamArguments) -> l
         return _find_default_phases(datasets)
     is_by_name = isinstance(arguments.data, Mapping)
     valid_names = [entry.name for entry in (datasets if is_by_name else datasets[0].lanes)]
+    epochs = find_mixture_epochs(mixture)
+    if epochs is not None:
+        return [_weigh_by_epochs(datasets, epochs, valid_names)]
     phases = parse_phases(mixture)
     for phase in phases:
         names = [lane.name for dataset in datasets for lane in dataset.lanes] if phase.is_from_state else valid_names
@@ -73,6 +77,20 @@ def _find_phases(datasets: list[StreamDataset], arguments: StreamArguments) -> l
         if not phase.is_from_state and (missing := [name for name in valid_names if name not in phase.weights]):
             raise UsageError(f"the mixture has no weight for {missing[0]}", help="give it the weight 0 to leave it out")
     return phases
+
+
+def _weigh_by_epochs(datasets: list[StreamDataset], epochs: Weights, valid_names: list[str]) -> WeightPhase:
+    """Weigh each lane by its rows and how often it is read."""
+    for name in epochs:
+        check_choice("a source of the mixture", name, valid_names)
+    if missing := [name for name in valid_names if name not in epochs]:
+        raise UsageError(f"the mixture has no epochs for {missing[0]}", help="give it 0 to leave it out")
+    weights = {}
+    for dataset in datasets:
+        for lane in dataset.lanes:
+            count = epochs[lane.name] if lane.name in epochs else epochs[dataset.name]
+            weights[lane.name] = check_real_number(f"the epochs of {lane.name}", count) * lane.rows
+    return WeightPhase(0, weights, is_from_state=True)
 
 
 def _find_default_phases(datasets: list[StreamDataset]) -> list[WeightPhase] | None:
