@@ -188,6 +188,14 @@ def test_a_wrong_length_costs_only_its_record(tmp_path, name, length):
     assert (entry.reason, entry.position, entry.num_bytes) == ("invalid_warc", start, len(records[40]))
 
 
+def test_a_record_without_a_type_is_damaged(tmp_path):
+    """Else it would count as one of the records that are no pages."""
+    records = list(WARC_RECORDS)
+    records[40] = records[40].replace(b"WARC-Type", b"WARC-Typ\0")
+    num_read, [entry] = read_damaged(tmp_path / "a.warc", b"".join(records))
+    assert (num_read, entry.reason, entry.num_bytes) == (NUM_RECORDS - 1, "invalid_warc", len(records[40]))
+
+
 def test_an_end_mark_in_the_middle_of_a_stream_is_damage(tmp_path):
     content = FILES["stream.arrow"]
     place = content.index(b"\xff\xff\xff\xff", len(content) // 2)

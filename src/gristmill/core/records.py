@@ -90,6 +90,8 @@ class QuarantinedRecord:
     """The number of records it represents: of rows that cannot be read, only the number is known."""
     is_unread: bool = False
     """Whether it is a part of the file that could not be read: how many records were in its bytes is not known."""
+    is_malformed: bool = False
+    """Whether it was cut out by separators and is no record: damage may have joined several in its bytes."""
 
 
 @dataclass(frozen=True, slots=True)

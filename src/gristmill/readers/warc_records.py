@@ -163,6 +163,8 @@ def _read_record(source: ByteReader, max_content: int, *, has_member: bool) -> W
     if end is None:
         return refuse("the headers do not end")
     headers = parse_headers(head[: end.start()].partition(b"\n")[2])
+    if not headers.get("warc-type"):
+        return refuse("the headers have no WARC-Type")
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdecimal() and len(length) < _MAX_LENGTH_DIGITS):
         return refuse(f"Content-Length is {length[:40]!r}, not a number")

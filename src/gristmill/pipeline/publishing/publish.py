@@ -87,9 +87,16 @@ def check_quarantine(
     num_records = books[0].records_in if books else 0
     num_unread = sum(account.counters["unread_bytes"] for account in books)
     num_lost = estimate_unread_records(num_records, source.num_bytes, num_unread)
-    if reasons.total() + num_lost > max_quarantined_records(num_records + num_lost, plan.recipe.max_quarantine):
+    # Malformed bytes are unpacked ones, a source is measured as it is stored: the texts say how much it held at least.
+    num_malformed = sum(account.counters["malformed_bytes"] for account in books)
+    num_held = max(source.num_bytes, num_malformed + (books[0].text_bytes if books else 0))
+    num_joined = estimate_unread_records(num_records, num_held, num_malformed)
+    num_bad = max(reasons.total(), num_joined) + num_lost
+    if num_bad > max_quarantined_records(num_records + num_lost + num_joined, plan.recipe.max_quarantine):
         reasons_text = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
         unread_text = f" and {num_unread:,} of {source.num_bytes:,} bytes could not be read" if num_unread else ""
+        if num_joined > reasons.total():
+            unread_text += f" and {num_malformed:,} of {num_held:,} bytes are malformed"
         raise QuarantineError(
             f"source {source.name}: {reasons.total():,} of {num_records:,} records were quarantined ({reasons_text})"
             f"{unread_text}; at most {plan.recipe.max_quarantine:.2%} may be",

@@ -152,7 +152,8 @@ class CsvReader(JsonLinesReader):
                 else:
                     problem = line
             if problem is not None:
-                quarantined.append(QuarantinedRecord(file, position, 0, *problem, content, num_bytes))
+                record = QuarantinedRecord(file, position, 0, *problem, content, num_bytes, is_malformed=True)
+                quarantined.append(record)
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         stops = np.cumsum(sizes + 1) - 1
         objects = RawCell(raw.cell, 0, memoryview(b"\n".join(lines)), is_terminated=False, num_left_out=0)

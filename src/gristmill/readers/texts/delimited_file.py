@@ -379,6 +379,7 @@ def _find_too_large(cut: CutRecords, file: int, sizes: NDArray[np.int64], most: 
             reason="too_large",
             message=f"{sizes[index]} bytes, more than max_record_bytes ({most})",
             num_bytes=int(sizes[index]),
+            is_malformed=True,
         )
         for index in np.flatnonzero(sizes > most)
     }
@@ -391,7 +392,10 @@ def _find_invalid_utf8(cut: CutRecords, file: int) -> dict[int, QuarantinedRecor
             str(record, "utf-8")
         except UnicodeDecodeError as error:
             position = int(cut.positions[index])
-            by_row[index] = QuarantinedRecord(file, position, 0, "invalid_utf8", str(error), bytes(record), len(record))
+            raw = bytes(record)
+            by_row[index] = QuarantinedRecord(
+                file, position, 0, "invalid_utf8", str(error), raw, len(raw), is_malformed=True
+            )
     return by_row
 
 

@@ -205,6 +205,7 @@ class JsonArrayReader(JsonLinesReader):
                 message="something follows the array, or a bracket in it is damaged",
                 raw=None if raw.num_left_out else follows,
                 num_bytes=len(follows) + raw.num_left_out,
+                is_malformed=True,
             )
         ]
 

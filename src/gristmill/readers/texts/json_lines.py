@@ -148,7 +148,10 @@ class JsonLinesReader:
             else:
                 reason, message = self._fields.refusal(line, error)
                 position = int(positions[index])
-                record = QuarantinedRecord(self._cells.file.id, position, 0, reason, message, line, len(line))
+                is_malformed = reason in ("invalid_json", "invalid_utf8")
+                record = QuarantinedRecord(
+                    self._cells.file.id, position, 0, reason, message, line, len(line), is_malformed=is_malformed
+                )
                 cut.quarantined.append(record)
         cut.drop([index for index, _ in refused])
         return num_blank

@@ -1,5 +1,6 @@
 """What is quarantined, how much may be, and that nothing is lost on the way."""
 
+import gzip
 import json
 
 import pyarrow as pa
@@ -208,6 +209,25 @@ def test_more_than_may_be_set_aside(mill, tmp_path):
     assert not (mill.output / "manifest.json").exists()
     result = mill.run(mill.recipe(reads, [], max_quarantine=0.02))
     assert result.manifest.quarantine.counts == {"web": {"invalid_json": 20}}
+
+
+ARRAY = b"[" + b",\n".join(good(1000)) + b"]"
+JOINED = {
+    "a.jsonl": b"\n".join(good(500)) + b"\n" + bytes(20_000) + b"\n" + b"\n".join(good(500)),
+    "a.json": ARRAY.replace(b"},", b"}],", 500).replace(b"}],", b"},", 499),
+    "a.csv": b"text\n" + b"fine\n" * 500 + b'"not closed\n' + b"lost\n" * 500,
+    "a.jsonl.gz": gzip.compress(b"\n".join(good(500)) + b"\n" + b"{" * 20_000 + b"\n" + b"\n".join(good(500))),
+}
+"""Files in which damage has joined many records to one."""
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_half_a_file_does_not_pass_as_one_bad_record(mill, tmp_path, name):
+    (tmp_path / name).write_bytes(JOINED[name])
+    reads = {"web": Read(read=str(tmp_path / name))}
+    with pytest.raises(QuarantineError, match="bytes are malformed"):
+        mill.run(mill.recipe(reads, []))
+    assert mill.run(mill.recipe(reads, [], max_quarantine=1.0)).manifest.quarantine.counts["web"]
 
 
 def test_each_source_is_judged_by_itself(mill, tmp_path):

@@ -113,6 +113,8 @@ class QuarantineWriter:
                 account.quarantined[record.reason] += record.num_records
                 if record.is_unread:
                     account.counters["unread_bytes"] += record.num_bytes
+                if record.is_malformed:
+                    account.counters["malformed_bytes"] += record.num_bytes
                 file.write(encode_line(self._source, self._paths.get(record.file), account.step, record))
             runs = measure_quarantined_runs(batch.column(ORIGIN), records)
         runs = self._runs.get(id(account), _NO_RECORDS).followed_by(runs)
