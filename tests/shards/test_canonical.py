@@ -139,6 +139,25 @@ def test_encodings_do_not_show(values, random):
     assert _bytes(plain.cast(pa.string_view())) == expected
 
 
+@LAW
+@given(st.lists(st.none() | st.lists(st.integers(0, 9), max_size=3), max_size=8), st.randoms(), st.integers(0, 3))
+def test_views_of_lists_do_not_show(values, random, skipped):
+    """Their values may be in any order, overlap, and have gaps."""
+    order = random.sample(range(len(values)), len(values))
+    starts, items = [0] * len(values), [99]
+    for index in order:
+        starts[index] = len(items)
+        items += [*(values[index] or []), 99]
+    sizes = [len(value or []) for value in values]
+    column = pa.ListViewArray.from_arrays(
+        pa.array(starts, pa.int32()),
+        pa.array(sizes, pa.int32()),
+        pa.array(items, pa.int64()),
+        mask=pa.array([value is None for value in values], pa.bool_()),
+    )
+    assert _bytes(column[skipped:]) == _bytes(pa.array(values[skipped:], pa.large_list(pa.int64())))
+
+
 def test_leftovers_in_lists_of_fixed_size_do_not_show():
     full = pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2))
     dirty, clean = _with_nulls(full, [True, False]), pa.array([[1, 2], None], full.type)

@@ -199,7 +199,12 @@ def _to_plain(array: pa.Array) -> pa.Array:
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return array.cast(canonicalize_type(kind))
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        return array.cast(pa.large_list(kind.value_type))
+        # `cast` takes the offsets of views for those of lists, which fails or gives the values of other rows.
+        stops = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), stops])
+        return pa.LargeListArray.from_arrays(
+            offsets, array.flatten(), mask=array.is_null() if array.null_count else None
+        )
     return array
 
 

@@ -51,6 +51,14 @@ def test_roles(tmp_path):
     assert facts.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1}
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_json_that_nests_too_deeply_is_no_tokenizer(tmp_path, name):
+    trained(tmp_path)
+    (tmp_path / name).write_text('{"model": {"vocab": {}}, "normalizer": ' + '{"a":' * 20_000)
+    with pytest.raises(UsageError, match=name):
+        read_facts(find_tokenizer(str(tmp_path)))
+
+
 def test_end_by_its_usual_name(tmp_path):
     trained(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()

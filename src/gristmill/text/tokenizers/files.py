@@ -98,7 +98,7 @@ def _describe_files(path: Path) -> TokenizerFiles:
 def _read_roles(config: Path) -> dict[str, str]:
     try:
         values = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{config} is not a JSON object: {error}", help="fix it, or download it again") from error
     roles = {}
     for role in _ROLES:
@@ -195,7 +195,7 @@ def read_facts(files: TokenizerFiles) -> TokenizerFacts:
     """Read the facts from `tokenizer.json`."""
     try:
         tokenizer = msgspec.json.decode(files.read(), type=_Tokenizer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise make_not_a_tokenizer_error(files, error) from error
     if tokenizer.model.dropout:
         raise UsageError(
