@@ -78,3 +78,39 @@ def test_tokens_that_only_the_config_knows_are_a_problem(folder):
     assert done.exit_code == 1
     assert "<|turn_end|>, which only tokenizer_config.json adds" in done.output
     assert "'<|turn_end|>' (one token)" not in done.output
+
+
+def test_what_a_template_leaves_out_is_counted_in_tokens(folder):
+    answer = {"role": "assistant", "content": "Hello", "reasoning_content": "Greet back."}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "wave", "arguments": {}}}]}
+    chats = [[{"role": "user", "content": "Hi"}, message] for message in (answer, call)]
+    (folder / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    done = check(folder)
+    assert done.exit_code == 0, done.output
+    assert "no problems found" not in done.output
+    report = json.loads(check(folder, "--json").stdout)["report"]
+    assert report["left_out_tokens"].keys() == {"reasoning", "calls"}
+    assert report["num_answer_tokens"] > sum(report["left_out_tokens"].values())
+    assert f"leaves out {sum(report['left_out_tokens'].values())} of" in " ".join(done.output.split())
+    assert check(folder, "--strict").exit_code == 1
+
+
+def test_fields_that_nothing_reads_are_listed(folder):
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "weight": 0.5}]
+    (folder / "chats.jsonl").write_text(json.dumps({"messages": messages, "persona": 1, "context": "Noon."}) + "\n")
+    done = check(folder, "--strict")
+    assert done.exit_code == 1
+    assert "weight (1)" in done.output
+    assert "context (1)" in done.output
+    assert "persona" not in done.output
+    assert "no problems found" not in done.output
+
+
+def test_chats_under_other_keys(folder):
+    (folder / "chats.jsonl").write_text(json.dumps({"question": "Hi", "answer": "Hello"}) + "\n")
+    assert "fields: {prompt: question, response: answer}" in " ".join(check(folder).output.split())
+    done = check(folder, "--field", "prompt=question", "--field", "response=answer", "--strict")
+    assert done.exit_code == 0, done.output
+    assert "⟦Hello<|im_end|>⟧" in done.output
+    for wrong in ("answer=answer", "prompt=question"):
+        assert check(folder, "--field", wrong).exit_code

@@ -142,3 +142,19 @@ def test_types_are_widened_where_no_value_changes(new_file, read_all, kinds, tur
     assert schema.field("n").type == JOINED[kinds]
     records = [record for file in files for record in read_all(read, file, schema=schema).records]
     assert [record["n"] for record in records] == [NUMBERS[kind][1] for kind in kinds_in_order]
+
+
+@pytest.mark.parametrize(
+    ("columns", "step"),
+    [
+        ({"question": ["a"], "answer": ["b"]}, "render: {fields: {prompt: question, response: answer}}"),
+        ({"messages": [[{"role": "user", "content": "a"}]]}, "`render`"),
+        ({"dialog": [[{"role": "user", "content": "a"}]]}, "render: {fields: {messages: dialog}}"),
+        ({"question": ["a"], "answer": [7]}, "its columns are question, answer"),
+    ],
+)
+def test_tables_of_chats_are_recognized_without_a_text_column(new_file, columns, step):
+    file = new_file("x.parquet", write_parquet(pa.table(columns), 8))
+    with pytest.raises(UsageError) as caught:
+        plan_schema(Read(read="x.parquet"), [file], keeps_record=False)
+    assert step in caught.value.help

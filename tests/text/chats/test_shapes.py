@@ -2,7 +2,7 @@
 
 import pytest
 
-from gristmill.text.chats.shapes import NotAChat, parse_conversation
+from gristmill.text.chats.shapes import NotAChat, count_unused, parse_conversation
 
 USER = {"role": "user", "content": "2 + 2?"}
 ANSWER = {"role": "assistant", "content": "4"}
@@ -232,6 +232,7 @@ def test_arguments_become_objects_only_if_asked():
     [
         ({}, "not_a_chat"),
         ({"text": "hello"}, "not_a_chat"),
+        ({"prompt": "2?", "chosen": "2", "rejected": "3"}, "not_a_chat"),
         ({"messages": []}, "no_messages"),
         ({"messages": 3}, "invalid_messages"),
         ({"messages": "{"}, "invalid_messages"),
@@ -270,3 +271,67 @@ def test_what_is_not_a_chat_is_said_in_a_word(record, reason):
     with pytest.raises(NotAChat) as caught:
         parse_conversation(record)
     assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("key", ["system", "system_prompt", "system_message", "system_instruction"])
+def test_a_system_prompt_next_to_the_messages_comes_first(key):
+    conversation = parse_conversation({key: "Be brief.", "conversations": [{"from": "human", "value": "Hi"}]})
+    assert conversation.messages[0] == {"role": "system", "content": "Be brief."}
+
+
+def test_fields_name_the_parts_of_a_chat():
+    pair = {"q": "2?", "a": "2", "about": "Count.", "messages": [{"role": "user", "content": "other"}], "label": True}
+    found = parse_conversation(pair, fields={"prompt": "q", "response": "a", "system": "about"})
+    assert [message["content"] for message in found.messages] == ["Count.", "2?", "2"]
+    turns = {"dialog": [{"from": "human", "value": "2?"}, {"from": "gpt", "value": "2"}], "prompt": "x"}
+    assert parse_conversation(turns, fields={"messages": "dialog"}).messages[1]["content"] == "2"
+    for record, reason in (({"q": "2?"}, "missing_field"), ({**pair, "label": False}, "bad_answer")):
+        with pytest.raises(NotAChat) as caught:
+            parse_conversation(record, fields={"prompt": "q", "response": "a"})
+        assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("record", "suggestion"),
+    [
+        ({"question": "a", "answer": "b", "context": "c"}, "{prompt: question, response: answer, system: context}"),
+        ({"Problem": "a", "Solution": "b"}, "{prompt: Problem, response: Solution}"),
+        ({"id": 1, "dialog": [{"role": "user", "content": "a"}]}, "{messages: dialog}"),
+        ({"question": "a", "n": 3}, "{prompt: …, response: …}"),
+    ],
+)
+def test_fields_are_suggested_for_other_keys(record, suggestion):
+    with pytest.raises(NotAChat) as caught:
+        parse_conversation(record)
+    assert f"fields: {suggestion}" in caught.value.message
+
+
+def test_what_looks_like_part_of_a_chat_and_is_not_read_is_counted():
+    turn = {
+        "role": "assistant",
+        "content": "Yes.",
+        "thoughts": "Hm.",
+        "citations": ["a"],
+        "timestamp": "now",
+        "mask": 1,
+    }
+    record = {
+        "messages": [{"role": "user", "content": "Is it?"}, turn],
+        "prompt": "Is it?",  # is in the conversation
+        "prompt_id": "7",
+        "source": "web",
+        "context": "It is.",
+        "rejected_response": "No.",
+        "sample_weight": 0.5,
+        "documents": [],
+    }
+    counted = count_unused(record, parse_conversation(record), {"citations"}, ())
+    assert counted == {"context": 1, "rejected_response": 1, "sample_weight": 1, "thoughts": 1}
+    assert not count_unused(record, parse_conversation(record), {"citations", "thoughts"}, record.keys())
+
+
+def test_a_weight_between_is_never_silent():
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+    marked = [messages[0], {**messages[1], "weight": 0.5}]
+    for record in ({"messages": marked}, {"messages": messages, "weight": 0.5}):
+        assert parse_conversation(record).unread == {"weight": 1}

@@ -67,3 +67,19 @@ def test_tags_that_hold_a_part_of_the_end_are_completed(part):
     assert "generation %}" in source
     made = maker(source).make(chat("Q1?", "A1.", "Q2?", "A2."))
     assert trained(made) == [[f"A{n}.<|end_response|><|end_turn|>" for n in (1, 2)]]
+
+
+FIRST_PART = """{%- for m in messages -%}
+<|{{ m.role }}|>{{ m.content if m.content is string else m.content[0].text }}<|im_end|>
+{%- endfor -%}{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
+ONLY_TEXT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content + '<|im_end|>' }}{% endfor %}"
+ONLY_TEXT += "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+
+
+@pytest.mark.parametrize("source", [FIRST_PART, ONLY_TEXT])
+def test_parts_of_text_are_joined_for_a_template_that_does_not_write_all_of_them(source):
+    record = chat("Q1?\nQ2?", "A1.\nA2.")
+    expected = maker(source).make(record)
+    for message in record["messages"]:
+        message["content"] = [{"type": "text", "text": line} for line in message["content"].split("\n")]
+    assert maker(source).make(record).examples == expected.examples

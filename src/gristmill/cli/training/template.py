@@ -78,6 +78,14 @@ def template_command() -> None:
 @click.option(
     "--format", "format_name", type=Choice(FORMATS), help="Format of the files, if their names do not show it."
 )
+@click.option(
+    "--field",
+    "fields",
+    multiple=True,
+    metavar="PART=KEY",
+    help="Key of a part of chats without a known shape: prompt, response, messages, system, tools.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 also if something of the chats would not be trained.")
 @click.option("--records", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of chats to try.")
 @click.pass_context
 @json_option
@@ -94,22 +102,25 @@ def check_command(
     date: str | None,
     tool_arguments: ToolArguments | None,
     format_name: str | None,
+    fields: tuple[str, ...],
     records: int,
     *,
     train_end_of_turn: bool,
     append_eos: bool,
+    strict: bool,
     as_json: bool,
 ) -> None:
     """Render the first chats in FILES with the chat template of TOKENIZER, and show what would be trained.
 
     Finds silent mistakes: two begin tokens, an end of turn that is never trained, records without trained tokens,
-    special tokens in the text of users, history that is rewritten, tool arguments that are quoted twice. Exits with 1
-    if a run would stop.
+    special tokens in the text of users, history that is rewritten, tool arguments that are quoted twice; and what is
+    lost: tokens of answers that the template leaves out, fields that nothing reads. Exits with 1 if a run would stop.
     """
     render = Render(
         tokenizer=tokenizer,
         template=template,
         shape=shape,
+        fields={part: key for part, _, key in (field.partition("=") for field in fields)},
         train_on=train_on,
         train_end_of_turn=train_end_of_turn,
         append_eos=append_eos,
@@ -126,7 +137,7 @@ def check_command(
         print_json(msgspec.json.format(msgspec.json.encode(checked)).decode())
     else:
         _print(checked)
-    if checked.report.problems:
+    if checked.report.problems or (strict and checked.report.has_losses):
         context.exit(1)
 
 
@@ -152,7 +163,7 @@ def _print(checked: TemplateTrial) -> None:
     for problem in report.problems:
         click.echo(click.style(f"problem: {escape_controls(problem.message)}", fg="red"))
         print_lines(f"  help: {problem.help}")
-    if not report.problems and not report.num_lost:
+    if not report.problems and not report.has_losses:
         echo("no problems found")
 
 

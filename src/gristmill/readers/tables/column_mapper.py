@@ -47,6 +47,7 @@ from gristmill.core.records import (
 )
 from gristmill.readers.cells import build_batch, extra_columns
 from gristmill.readers.field_types import FieldType, is_column_name, is_storable, join_types, plain_type, unite_types
+from gristmill.text.chats.shapes import suggest_render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -81,8 +82,21 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
 
 def make_missing_column_error(schema: pa.Schema, path: str, where: str) -> UsageError:
     meant = find_nearest(path, schema.names)
-    hint = f'did you mean "{meant}"?' if meant else f"its columns are {', '.join(schema.names)}"
+    render = suggest_render({field.name: _make_example(field.type) for field in schema})
+    if render:
+        hint = f"the records look like chats: add the step `{render}`, and `tokenize` for tokens"
+    else:
+        hint = f'did you mean "{meant}"?' if meant else f"its columns are {', '.join(schema.names)}"
     return UsageError(f"{where}: there is no column {path!r}", help=hint)
+
+
+def _make_example(kind: pa.DataType) -> object:
+    """Make a value of a column of texts or of objects; None for other columns."""
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind):
+        is_objects = types.is_struct(kind.value_type)
+        return [{kind.value_type.field(n).name: "" for n in range(kind.value_type.num_fields)}] if is_objects else None
+    return "" if is_textual(kind) else None
 
 
 def check_text_column(schema: pa.Schema, path: str, where: str) -> None:

@@ -33,6 +33,7 @@ import pyarrow as pa
 from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
 from gristmill.core.json_values import decode_json, encode_json, is_huge
+from gristmill.text.chats.shapes import suggest_render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -247,7 +248,7 @@ def make_missing_field_error(subject: str, path: str, records: Iterable[Any]) ->
     """Make the error for a field that no record of the sample has.
 
     >>> make_missing_field_error("text", "text", [{"messages": [{"role": "user"}]}]).help
-    'chats become texts or tokens with the steps `render` and `tokenize`'
+    'the records look like chats: add the step `render`, and `tokenize` for tokens'
     >>> make_missing_field_error("text", "text", [{"pages": [{"body": "hello"}]}]).help
     'if the records are inside pages: use a .json file with `field: pages`'
     """
@@ -255,12 +256,13 @@ def make_missing_field_error(subject: str, path: str, records: Iterable[Any]) ->
     names = sorted({name for record in sample for name in record})
     arrays = [name for name in names if all(_holds_objects(record.get(name)) for record in sample)]
     meant = find_nearest(path, names)
-    if arrays:
-        hint = "chats become texts or tokens with the steps `render` and `tokenize`"
-        if not {"messages", "conversations"} & {*arrays}:
-            hint = f"if the records are inside {' or '.join(arrays[:5])}: use a .json file with `field: {arrays[0]}`"
-        return UsageError(f"{subject}: no record of the sample has a field {path!r}", help=hint)
-    hint = f'did you mean "{meant}"?' if meant else f"the fields there are {', '.join(names[:20])}"
+    render = suggest_render(sample[0]) if sample else ""
+    if render:
+        hint = f"the records look like chats: add the step `{render}`, and `tokenize` for tokens"
+    elif arrays:
+        hint = f"if the records are inside {' or '.join(arrays[:5])}: use a .json file with `field: {arrays[0]}`"
+    else:
+        hint = f'did you mean "{meant}"?' if meant else f"the fields there are {', '.join(names[:20])}"
     return UsageError(f"{subject}: no record of the sample has a field {path!r}", help=hint if names else None)
 
 

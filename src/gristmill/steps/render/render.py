@@ -49,7 +49,7 @@ from gristmill.text.chats.options import (
     TooLong,
     TrainOn,
 )
-from gristmill.text.chats.shapes import RESERVED_VARIABLES, Shape
+from gristmill.text.chats.shapes import CHAT_PARTS, RESERVED_VARIABLES, Shape
 from gristmill.text.chats.templates import (
     BUILT_IN,
     FoundTemplate,
@@ -79,7 +79,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     """Turn chats into text with a chat template, and mark what is trained on.
 
     Records are conversations: OpenAI's `messages`, ShareGPT's `conversations`, Alpaca's `instruction` and `output`, or
-    `prompt` and `completion`; set `shape` where it cannot be detected. `template` is a Jinja file or the name of a
+    `prompt` and `completion`; set `shape` where it cannot be detected, and `fields` where the keys have other names:
+    `{prompt: question, response: answer}`. `template` is a Jinja file or the name of a
     built-in template (`chatml`). Without it, the template of the `tokenizer` is used, which is by default the tokenizer
     of the `tokenize` step that follows. The text is what transformers renders.
 
@@ -113,6 +114,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     """The tokenizer whose template and special tokens these are. None: that of `tokenize`."""
     shape: Shape = "auto"
     """The form of the conversations, where it cannot be detected."""
+    fields: dict[str, str] = msgspec.field(default_factory=dict)
+    """The keys of chats without a known shape: `prompt` and `response`, or `messages`; `system` and `tools`."""
     train_on: TrainOn = "auto"
     """Which messages are trained. `auto`: all answers, but of lists of prompt and completion only the completion's."""
     train_end_of_turn: bool = True
@@ -157,6 +160,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_choices(type(self), msgspec.structs.asdict(self))
+        if self.fields:
+            self._check_fields()
         reserved = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
         if reserved:
             raise UsageError(f"chat_template_kwargs: {reserved[0]} cannot be set", help="it comes from the records")
@@ -175,6 +180,15 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             raise UsageError(
                 "render: chats with images cannot be cut", help="use too_long: drop_turns, windows or drop"
             )
+
+    def _check_fields(self) -> None:
+        unknown = [part for part in self.fields if part not in CHAT_PARTS]
+        if unknown:
+            raise UsageError(f"fields: {unknown[0]!r} is no part of a chat", help=f"known are {', '.join(CHAT_PARTS)}")
+        if not ({"prompt", "response"} <= self.fields.keys()) ^ ("messages" in self.fields):
+            raise UsageError("fields: a chat is a prompt and a response, or messages", help="name the keys of these")
+        if self.shape != "auto":
+            raise UsageError("render: `fields` names the parts of a chat, so it has no `shape`", help="leave one out")
 
     @property
     def untrusted_template(self) -> str:
@@ -199,6 +213,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             )
         options = ChatOptions(
             shape=self.shape,
+            fields=self.fields,
             train_on=self.train_on,
             train_end_of_turn=self.train_end_of_turn,
             last_not_assistant=self.last_not_assistant,
@@ -256,7 +271,16 @@ PLACES_TYPE = pa.list_(pa.int64())
 CHAT_FIELDS = frozenset(
     (
         *("messages", "conversations", "conversation", "instruction", "input", "output", "prompt", "completion"),
-        *("system", "system_prompt", "tools", "functions", "chat_template_kwargs", TEXT),
+        *(
+            "system",
+            "system_prompt",
+            "system_message",
+            "system_instruction",
+            "tools",
+            "functions",
+            "chat_template_kwargs",
+            TEXT,
+        ),
     )
 )
 
@@ -270,7 +294,7 @@ _WARNINGS = {
 class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     """The step `render` with its template and tokenizer found."""
 
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     is_slow: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = (
         *("files", "unknown_tokens", "report"),
@@ -313,7 +337,11 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         return self.keeps_chat
 
     def keys_consumed(self) -> tuple[str, ...]:
-        return () if self.keeps_chat else tuple(sorted(CHAT_FIELDS))
+        return () if self.keeps_chat else tuple(sorted(self._chat_fields))
+
+    @property
+    def _chat_fields(self) -> frozenset[str]:
+        return CHAT_FIELDS.union(self.options.fields.values())
 
     @property
     def loaded_content(self) -> tuple[str, ...]:
@@ -332,7 +360,7 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
             added += [(IMAGES, IMAGES_TYPE)] if self.image_rule is not None else []
         else:
             added = [(TEXT, TEXT_TYPE), (PROMPT, TEXT_TYPE), (COMPLETION, TEXT_TYPE)]
-            carried += [field for field in list_value_columns(schema) if field.name not in CHAT_FIELDS]
+            carried += [field for field in list_value_columns(schema) if field.name not in self._chat_fields]
             carried += [schema.field(RECORD)] if RECORD in schema.names else []
         return pa.schema([*carried, *(pa.field(*column) for column in added)])
 

@@ -212,7 +212,7 @@ class PlainChatDecoder:
 
     def __init__(self, maker: ExampleMaker) -> None:
         self._maker = maker
-        self._reads_messages = maker.options.shape in ("auto", MESSAGES)
+        self._reads_messages = maker.options.shape in ("auto", MESSAGES) and not maker.options.fields
         self._decoder: msgspec.json.Decoder[Any] | None = None
         self._num_misses = 0
 

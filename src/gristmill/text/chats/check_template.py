@@ -7,6 +7,7 @@ A tally of the answers in a sample: how many are lost, by kind, and for how many
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from functools import cached_property
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gristmill.text.chats.answers import HistoryRewritten
-from gristmill.text.chats.conversation_checks import QUOTED_ARGUMENTS, QUOTED_HELP, QUOTED_MESSAGE
+from gristmill.text.chats.conversation_checks import CALLS_LEFT_OUT, QUOTED_ARGUMENTS, QUOTED_HELP, QUOTED_MESSAGE
 from gristmill.text.chats.options import (
     ANSWER_KINDS,
     AS_PROMPTED,
@@ -28,7 +29,7 @@ from gristmill.text.chats.options import (
     classify_answer,
 )
 from gristmill.text.chats.reasoning import find_open_tag, find_reasoning, find_written_thought, has_closed_thought
-from gristmill.text.chats.shapes import NotAChat, list_shapes
+from gristmill.text.chats.shapes import NotAChat, count_unused, list_shapes
 from gristmill.text.chats.template_facts import REASONING_SWITCHES
 from gristmill.text.chats.templates import TemplateError
 
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 
     from gristmill.text.chats.example_maker import ExampleMaker
     from gristmill.text.chats.options import Example, RenderedRecord
+    from gristmill.text.chats.shapes import Conversation
 
 
+_CALLS = "calls"
 _LAST_TOKEN = re.compile(r"<[^<>\s]{1,40}>$")
 
 
@@ -84,12 +87,23 @@ class TemplateReport(msgspec.Struct, frozen=True, kw_only=True):
     end_of_turn: str
     answers: dict[str, AnswerCounts]
     """Numbers of answers by kind: `plain`, `call` or `after_result`."""
+    num_answer_tokens: int = 0
+    """Number of tokens that are trained or left out, if any are left out and there is a tokenizer."""
+    left_out_tokens: dict[str, int] = {}
+    """How many of them the template leaves out: `reasoning`, `text`, `calls`."""
+    unused_fields: dict[str, int] = {}
+    """Fields that look like part of a chat, or like marks, and have no effect: in how many messages or records."""
     prompt_difference: PromptDifference | None = None
 
     @property
     def num_lost(self) -> int:
         """Number of answers that would not be trained on though their record is a conversation."""
         return sum(counts.num_lost for counts in self.answers.values())
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether something of the sample would not be trained, or not as it is marked."""
+        return bool(self.num_lost or self.left_out_tokens or self.unused_fields)
 
 
 def check_template(
@@ -104,6 +118,7 @@ def check_template(
     rendered: list[RenderedRecord] = []
     tally = AnswerTally(maker)
     bad: Counter[str] = Counter()
+    left_out: list[tuple[str, str]] = []
     first_bad = ""
     for record in records:
         try:
@@ -112,12 +127,22 @@ def check_template(
         except NotAChat as problem:
             tally.add(record, None)
             bad[problem.reason] += 1
+            if problem.reason == CALLS_LEFT_OUT:
+                left_out += [(_CALLS, call) for call in _list_calls(maker.parse(record))]
             first_bad = first_bad or problem.message
         except MemoryError:  # maybe only this record needs so much; the run quarantines it
             bad["out_of_memory"] += 1
             first_bad = first_bad or "the template takes more memory for it than it may"
     examples = [example for record in rendered for example in record.examples]
     dropped = Counter(reason for record in rendered for reason in record.dropped)
+    left_out += [pair for record in rendered for pair in record.left_out]
+    left_out_tokens: Counter[str] = Counter()
+    num_answer_tokens = 0
+    if left_out and count_tokens is not None:
+        for kind, text in left_out:
+            left_out_tokens[kind] += count_tokens(text)
+        num_answer_tokens = left_out_tokens.total()
+        num_answer_tokens += sum(_count_trained(example, count_tokens, None) for example in examples)
     counters: Counter[str] = Counter()
     for name, count in (pair for record in rendered for pair in record.counts):
         counters[name] += count
@@ -142,6 +167,7 @@ def check_template(
         problems=problems,
         notes=[
             *_list_notes(maker, counters, count_tokens, records),
+            *_list_left_out_notes(left_out_tokens, num_answer_tokens),
             *_list_begin_notes(examples, variables),
             *tally.notes(),
             *_list_length_notes(maker, records, examples),
@@ -152,8 +178,25 @@ def check_template(
         bad=dict(bad),
         end_of_turn=maker.usual_finder.turns.ending.token,
         answers=tally.counts(),
+        num_answer_tokens=num_answer_tokens,
+        left_out_tokens=dict(left_out_tokens),
+        unused_fields=dict((tally.unused + tally.unread).most_common()),
         prompt_difference=tally.difference,
     )
+
+
+def _list_calls(conversation: Conversation) -> list[str]:
+    calls = [call for message in conversation.messages for call in message.get("tool_calls") or ()]
+    return [json.dumps(call.get("function", call), ensure_ascii=False, default=str) for call in calls]
+
+
+def _list_left_out_notes(left_out_tokens: Counter[str], num_answer_tokens: int) -> Iterator[str]:
+    if left_out_tokens:
+        kinds = ", ".join(f"{count:,} of {kind}" for kind, count in left_out_tokens.most_common())
+        yield (
+            f"template: it leaves out {left_out_tokens.total():,} of {num_answer_tokens:,} tokens of the sample's "
+            f"answers: {kinds}"
+        )
 
 
 def _find_token_problems(
@@ -339,7 +382,10 @@ class AnswerTally:
         self._maker = maker
         self._answers: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
-        self._unread: Counter[str] = Counter()
+        self.unread: Counter[str] = Counter()
+        """Marks that have no effect."""
+        self.unused: Counter[str] = Counter()
+        """Other fields that look like part of a chat, and have no effect."""
         self._shapes: Counter[tuple[str, ...]] = Counter()
         self._num_differing = 0
         self._first_differing: Mapping[str, Any] | None = None
@@ -352,7 +398,10 @@ class AnswerTally:
             return
         if "several_shapes" in conversation.notes:
             self._shapes[tuple(list_shapes(record))] += 1
-        self._unread.update(conversation.unread)
+        self.unread.update(conversation.unread)
+        fields = self._maker.options.fields.values()
+        source = self._maker.choose_finder(conversation).template.source
+        self.unused += count_unused(record, conversation, set(re.findall(r"\w+", source)), fields)
         kinds = [classify_answer(conversation, message) for message in conversation.answers()]
         counts = Counter[str]()
         for name, count in rendered.counts if rendered is not None else ():
@@ -418,9 +467,10 @@ class AnswerTally:
                 f"differs from the rendering: it ends with {difference.prompt!r}, and the rendering has "
                 f"{difference.rendered!r} (prompt: {self._maker.options.prompt}{helps})"
             )
-        if self._unread:
-            fields = ", ".join(f"{name} ({count})" for name, count in self._unread.most_common(8))
-            yield f"template: fields of sample messages that may be marks, and have no effect: {fields}"
+        for counts, meaning in ((self.unread, "marks"), (self.unused, "part of the chat")):
+            if counts:
+                names = ", ".join(f"{name} ({count})" for name, count in counts.most_common(8))
+                yield f"template: fields of the sample that may be {meaning}, and have no effect: {names}"
         for shapes, count in self._shapes.most_common():
             names = " and ".join(shapes)
             yield f"template: {count} sample records have {names}: {shapes[0]} is read; set `shape` to choose"

@@ -87,6 +87,10 @@ def _has_words(message: Mapping[str, Any]) -> bool:
     return bool(message.get("tool_calls")) or any(text.strip() for text in texts)
 
 
+CALLS_LEFT_OUT = "calls_left_out"
+REASONING_LEFT_OUT, TEXT_LEFT_OUT = "reasoning", "text"
+
+
 def find_lost_call(template: ChatTemplate, conversation: Conversation, text: str, messages: Collection[int]) -> str:
     """Find a call of these messages that is not in the text, and describe it; empty if all are there."""
     calling = [message for message in sorted(messages) if conversation.messages[message].get("tool_calls")]
@@ -161,16 +165,20 @@ class _MarkedCalls:
         return marks[-1]
 
 
-def count_lost_answers(conversation: Conversation, text: str, answers: Sequence[Answer]) -> int:
+def count_lost_answers(
+    conversation: Conversation, text: str, answers: Sequence[Answer], rendered: RenderedRecord
+) -> None:
     """Count messages whose words are not in the spans that are trained on: templates drop text next to calls."""
-    num_lost = 0
     for message in {answer.message for answer in answers}:
         spans = [text[answer.start : answer.end] for answer in answers if answer.message == message]
-        num_lost += any(
-            not any(form in span for span in spans for form in list_written_forms(words))
+        lost = [
+            (TEXT_LEFT_OUT, words)
             for words in _list_spoken_texts(conversation.messages[message])
-        )
-    return num_lost
+            if not any(form in span for span in spans for form in list_written_forms(words))
+        ]
+        if lost:
+            rendered.counts.append(("answer_left_out", 1))
+            rendered.left_out += lost
 
 
 def loses_reasoning(conversation: Conversation, text: str, answers: Sequence[Answer]) -> bool:
@@ -184,8 +192,10 @@ def count_lost_reasoning(
 ) -> None:
     """Count reasoning that the template leaves out. It may be meant so, but the user should know."""
     for message in messages:
-        if find_reasoning(conversation.messages[message]) not in text:
+        reasoning = find_reasoning(conversation.messages[message])
+        if reasoning not in text:
             rendered.counts.append(("reasoning_left_out", 1))
+            rendered.left_out.append((REASONING_LEFT_OUT, reasoning))
 
 
 def _list_spoken_texts(message: Message) -> list[str]:

@@ -15,6 +15,7 @@ import msgspec
 from gristmill.text.chats.answers import Answer, HistoryRewritten, MessageNotRendered, append_end_token
 from gristmill.text.chats.chat_literals import ChatLiterals
 from gristmill.text.chats.conversation_checks import (
+    CALLS_LEFT_OUT,
     check_conversation,
     count_lost_answers,
     count_lost_reasoning,
@@ -166,6 +167,7 @@ class ExampleMaker:
             record,
             self.options.shape,
             parse_arguments=self.options.parse_arguments,
+            fields=self.options.fields,
             place_images=self._place_in_messages if self.images is not None else None,
         )
         facts = self.choose_finder(conversation).turns.facts
@@ -311,11 +313,9 @@ class ExampleMaker:
         """
         lost_call = find_lost_call(self.choose_finder(conversation).template, conversation, text, messages)
         if lost_call:
-            raise NotAChat("calls_left_out", lost_call)
+            raise NotAChat(CALLS_LEFT_OUT, lost_call)
         count_lost_reasoning(conversation, text, messages, rendered)
-        num_lost = count_lost_answers(conversation, text, chosen)
-        if num_lost:
-            rendered.counts.append(("answer_left_out", num_lost))
+        count_lost_answers(conversation, text, chosen, rendered)
         num_differing = len({answer.message for answer in chosen if answer.differs})
         if num_differing:
             rendered.counts.append(("prompt_differs", num_differing))

@@ -38,6 +38,8 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options by which conversations become examples. The fields are keys of the step `render`."""
 
     shape: Shape = "auto"
+    fields: dict[str, str] = {}
+    """Names of the parts of chats (`CHAT_PARTS`) that have none of the shapes."""
     train_on: TrainOn = "auto"
     train_end_of_turn: bool = True
     last_not_assistant: LastNotAssistant = "drop"
@@ -85,6 +87,8 @@ class RenderedRecord:
     """The reason of each example that was dropped."""
     counts: list[tuple[str, int]] = field(default_factory=list)
     """Counters. Lists, because most records add nothing: a Counter costs more than its record."""
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """What the template leaves out of answers: `reasoning` or `text`, and its words."""
 
     def drop_answers(self, reason: str, conversation: Conversation, messages: Sequence[int]) -> None:
         """Drop an example, and count its answers by their kind."""

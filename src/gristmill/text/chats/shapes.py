@@ -50,7 +50,7 @@ IMAGE_TAG = "<image>"
 _MEDIA = {IMAGE_TAG: IMAGE_KEYS, "<video>": ("videos", "video"), "<audio>": ("audios", "audio")}
 """Tags in texts, and the keys of records that list what they stand for."""
 _ENABLE_THINKING = "enable_thinking"
-_SYSTEM_KEYS = ("system", "system_prompt")
+_SYSTEM_KEYS = ("system", "system_prompt", "system_message", "system_instruction")
 _BAD_ANSWER_KEYS = ("label", "kto_tag")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
@@ -66,6 +66,50 @@ KEYS_WITH_MEANING = frozenset(
     )
 )
 """Keys of records that say something about a chat besides its messages."""
+_KEYS_OF_SHAPES = {
+    MESSAGES: ("messages",),
+    SHAREGPT: ("conversations", "conversation"),
+    ALPACA: ("instruction", "input", "output", "history"),
+    PROMPT_COMPLETION: ("prompt", "completion"),
+}
+_KEYS_OF_MESSAGES = frozenset(("role", "content", "tool_calls", *_REASONING))
+_is_part_word = re.compile(
+    r"(?:answers?|attachments?|audios?|calls?|chosen|citations?|completions?|contents?|context|conversations?|cot|"
+    r"documents?|explanation|files?|functions?|history|images?|inputs?|instructions?|messages?|outputs?|preprompt|"
+    r"prompts?|questions?|rationale|reasoning|rejected|responses?|system|text|thinking|thoughts?|tools?|videos?)"
+).fullmatch
+_METADATA_ENDS = frozenset(
+    [
+        "count",
+        "date",
+        "format",
+        "hash",
+        "id",
+        "ids",
+        "kind",
+        "language",
+        "length",
+        "model",
+        "name",
+        "score",
+        "source",
+        "type",
+        "url",
+    ]
+)
+CHAT_PARTS = {
+    "prompt": "prompt",
+    "response": "completion",
+    "system": "system",
+    "messages": "conversations",
+    "tools": "tools",
+}
+"""What `fields` can name, and under which key it is read."""
+_USUAL_NAMES = {
+    "prompt": ("question", "query", "prompt", "instruction", "problem", "input", "user", "human", "inputs"),
+    "response": ("answer", "response", "output", "completion", "reply", "solution", "assistant", "target", "targets"),
+    "system": ("context", "system_prompt", "system"),
+}
 _looks_like_mark = re.compile(r"(?:.*_)?(?:train(?:ed|able|ing)?|loss|mask(?:ed)?|weight|ignored?)(?:_.*)?").fullmatch
 
 
@@ -130,6 +174,72 @@ def list_shapes(record: Mapping[str, Any]) -> list[str]:
     return [shape for shape, does_fit in fits if does_fit]
 
 
+def _rename_fields(record: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record with what `fields` names under the keys that are read, and without other chats."""
+    for part, name in fields.items():
+        if name not in record and part not in ("system", "tools"):
+            raise NotAChat("missing_field", f"there is no {name!r}, which `fields` names; keys: {_list_keys(record)}")
+    others = KEYS_WITH_MEANING.difference(fields.values(), *_KEYS_OF_SHAPES.values())
+    named = {CHAT_PARTS[part]: record[name] for part, name in fields.items() if name in record}
+    return {name: value for name, value in record.items() if name in others} | named
+
+
+def suggest_render(record: Mapping[str, Any]) -> str:
+    """Suggest the step for a record that looks like a chat; empty if it does not.
+
+    >>> suggest_render({"messages": []}), suggest_render({"id": 7, "question": "2 + 2?", "answer": "4"})
+    ('render', 'render: {fields: {prompt: question, response: answer}}')
+    """
+    if list_shapes(record):
+        return "render"
+    fields = ", ".join(f"{part}: {name}" for part, name in _suggest_fields(record).items())
+    return f"render: {{fields: {{{fields}}}}}" if fields else ""
+
+
+def _suggest_fields(record: Mapping[str, Any]) -> dict[str, str]:
+    for key, value in record.items():
+        turns = value if isinstance(value, list) else []
+        if turns and all(isinstance(turn, dict) and turn.keys() & {"role", "from"} for turn in turns):
+            return {"messages": str(key)}
+    keys = {str(key).lower(): str(key) for key, value in record.items() if isinstance(value, str)}
+    parts = {part: keys[name] for part, names in _USUAL_NAMES.items() for name in reversed(names) if name in keys}
+    return parts if {"prompt", "response"} <= parts.keys() else {}
+
+
+def count_unused(
+    record: Mapping[str, Any], conversation: Conversation, template_words: Collection[str], fields: Collection[str]
+) -> Counter[str]:
+    """Count the fields of a record and its messages that look like part of the chat, and that nothing reads.
+
+    Args:
+        record: The record.
+        conversation: What was read of it. A text that occurs in it is not lost.
+        template_words: Words of the template, which may read fields of messages by these names.
+        fields: Keys that `fields` names.
+    """
+    texts = [_join_texts(message.get("content")) for message in conversation.messages]
+
+    def is_part(name: str, value: Any) -> bool:
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+        if words[-1] in _METADATA_ENDS or value in (None, "", [], {}):
+            return False
+        if isinstance(value, str | list | dict) and any(map(_is_part_word, words)):
+            return not isinstance(value, str) or not any(value.strip() in text for text in texts)
+        return _looks_like_mark("_".join(words)) is not None and not isinstance(value, str)
+
+    shapes = list_shapes(record)
+    read = KEYS_WITH_MEANING.union(fields, *(_KEYS_OF_SHAPES[shape] for shape in shapes))
+    unused = Counter(name for name, value in record.items() if name not in read and is_part(name, value))
+    for message in conversation.messages:
+        others = [name for name in message if name not in _KEYS_OF_MESSAGES and name not in conversation.unread]
+        unused.update(name for name in others if name not in template_words and is_part(name, message[name]))
+    return unused
+
+
+def _list_keys(record: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, list(record)[:8])) or "no keys"
+
+
 def _find_turns(record: Mapping[str, Any]) -> Any:
     turns = record.get("conversations")
     return record.get("conversation") if turns is None else turns
@@ -141,22 +251,23 @@ def parse_conversation(
     *,
     parse_arguments: bool = False,
     place_images: Callable[[Mapping[str, Any], list[Any]], list[Any]] | None = None,
+    fields: Mapping[str, str] | None = None,
 ) -> Conversation:
     r"""Parse the conversation of a record; `parse_arguments` decodes tool arguments that are JSON in a string.
 
     `place_images` puts the images of a record into its messages (`ChatImages.read`); without it there may be none.
+    `fields` names the parts of a chat that has none of the shapes.
 
     >>> parse_conversation({"instruction": "2 + 2?", "output": "4"}).messages
     [{'role': 'user', 'content': '2 + 2?'}, {'role': 'assistant', 'content': '4'}]
     """
     notes: dict[str, int] = {}
+    if fields:
+        record = _rename_fields(record, fields)
     if shape == AUTO:
         shapes = list_shapes(record)
         if not shapes:
-            keys = ", ".join(map(str, list(record)[:8])) or "no keys"
-            raise NotAChat(
-                "not_a_chat", f"no messages, conversations, instruction and output, or prompt and completion: {keys}"
-            )
+            raise NotAChat("not_a_chat", _describe_strange_record(record))
         if len(shapes) > 1:
             notes["several_shapes"] = 1
         shape = shapes[0]
@@ -176,7 +287,10 @@ def parse_conversation(
         _refuse_media(record)
     marks: dict[int, bool] = {}
     # Marks of whole records have no effect: they may be about something else, such as weights of a mixture.
-    unread = Counter(name for name in _MARKS if record.get(name) is not None and record[name] in (False, 0))
+    marks_of_record = [name for name in _MARKS if record.get(name) is not None]
+    unread = Counter(
+        name for name in marks_of_record if record[name] in (False, 0) or ("weight" in name and record[name] != 1)
+    )
     if record.get(_ENABLE_THINKING) is not None and _ENABLE_THINKING not in variables:
         unread[_ENABLE_THINKING] += 1
     has_images = place_images is not None
@@ -193,6 +307,16 @@ def parse_conversation(
         if not any(message["role"] == ASSISTANT for message in messages[:num_prompted]):
             num_prompted = 0
     return Conversation(messages, tools or None, variables, marks, num_prompted, notes, unread)
+
+
+def _describe_strange_record(record: Mapping[str, Any]) -> str:
+    if record.keys() >= {"chosen", "rejected"}:
+        return "chosen and rejected are a preference pair, which is not trained"
+    hint = suggest_render(record) or "render: {fields: {prompt: …, response: …}}"
+    return (
+        f"no messages, conversations, instruction and output, or prompt and completion: {_list_keys(record)}; "
+        f"`{hint}` reads other keys"
+    )
 
 
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")

@@ -81,7 +81,11 @@ class TemplateFacts:
         parts = [{"type": "text", "text": CONTENT_MARK}]
         as_text = self._render_role(role, CONTENT_MARK, "?")
         if CONTENT_MARK in as_text:
-            return None if self._render_role(role, parts, "?") == as_text else str
+            second = f"{OPEN}1{CLOSE}"
+            both = self._render_role(
+                role, [*parts, {"type": "text", "text": second}], "?"
+            )  # it may write only the first
+            return None if self._render_role(role, parts, "?") == as_text and second in both else str
         return list if CONTENT_MARK in self._render_role(role, parts, [{"type": "text", "text": "?"}]) else None
 
     @cached_property
