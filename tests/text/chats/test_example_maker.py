@@ -58,6 +58,15 @@ def test_records_can_mark_what_is_trained():
     assert len(trained(only(ignored))) == 3
 
 
+def test_a_mark_on_an_answer_that_is_not_trained_anyway_is_no_warning():
+    said = chat("Hi", "wrong", "No", "right")["messages"]
+    said[1]["train"] = False
+    record = {"prompt": said[:3], "completion": said[3:]}
+    for train_on, num_ignored in (("auto", 0), ("last_assistant", 0), ("marked", 0), ("assistant", 1), ("all", 1)):
+        counts = dict(maker(train_on=train_on).make(record).counts)
+        assert counts.get("ignored_train_marks", 0) == num_ignored, train_on
+
+
 def test_marks_of_parts_are_not_taken_for_marks_of_messages():
     record = chat("Hi", "right and wrong")
     record["messages"][1]["train_detail"] = [{"begin_offset": 10, "end_offset": 14, "train": False}]

@@ -330,6 +330,16 @@ def test_what_looks_like_part_of_a_chat_and_is_not_read_is_counted():
     assert not count_unused(record, parse_conversation(record), {"citations", "thoughts"}, record.keys())
 
 
+def test_turns_of_sharegpt_under_the_name_messages():
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho", "train": False}]
+    assert parse_conversation({"messages": turns}) == parse_conversation({"conversations": turns})
+
+
+def test_a_message_without_a_role_is_shown_with_its_keys():
+    with pytest.raises(NotAChat, match="message 0 has no role, only speaker, text"):
+        parse_conversation({"messages": [{"speaker": "a", "text": "b"}]})
+
+
 def test_a_weight_between_is_never_silent():
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
     marked = [messages[0], {**messages[1], "weight": 0.5}]

@@ -18,7 +18,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gristmill.text.chats.answers import list_written_forms
-from gristmill.text.chats.options import DROP, KEEP, TRAIN_MARKED, DroppedChat
+from gristmill.text.chats.options import DROP, KEEP, TRAIN_ALL, TRAIN_ASSISTANT, TRAIN_LAST, TRAIN_MARKED, DroppedChat
 from gristmill.text.chats.reasoning import find_reasoning
 from gristmill.text.chats.shapes import ASSISTANT, PARTIAL_MARK, SYSTEM, TOOL, USER, NotAChat
 from gristmill.text.chats.templates import TemplateError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from gristmill.text.chats.answers import Answer
-    from gristmill.text.chats.options import ChatOptions, RenderedRecord
+    from gristmill.text.chats.options import ChatOptions, RenderedRecord, TrainOn
     from gristmill.text.chats.shapes import Conversation
     from gristmill.text.chats.templates import ChatTemplate, Message
 
@@ -72,10 +72,21 @@ def check_conversation(conversation: Conversation, options: ChatOptions, rendere
     num_prompted = sum(message < conversation.prompt_length for message in answers)
     if num_prompted:
         rendered.counts.append(("answers_in_prompts", num_prompted))
-    num_ignored = sum(not conversation.marks.get(message, True) for message in answers)
-    if num_ignored and options.train_on != TRAIN_MARKED:
+    unwanted = [message for message in answers if not conversation.marks.get(message, True)]
+    num_ignored = sum(is_wanted(conversation, message, options.train_on) for message in unwanted)
+    if num_ignored:
         rendered.counts.append(("ignored_train_marks", num_ignored))
     return conversation
+
+
+def is_wanted(conversation: Conversation, message: int, train_on: TrainOn) -> bool:
+    """Tell whether an answer is to be trained on."""
+    if train_on == TRAIN_LAST:
+        return message == conversation.answers()[-1]
+    if train_on in (TRAIN_ASSISTANT, TRAIN_ALL):
+        return True
+    is_completion = message >= conversation.prompt_length
+    return conversation.marks.get(message, is_completion) if train_on == TRAIN_MARKED else is_completion
 
 
 def _has_words(message: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from gristmill.text.chats.conversation_checks import (
     count_lost_answers,
     count_lost_reasoning,
     find_lost_call,
+    is_wanted,
     loses_reasoning,
     refuse_quoted_arguments,
 )
@@ -30,9 +31,7 @@ from gristmill.text.chats.options import (
     SPLIT_ALWAYS,
     SPLIT_AUTO,
     TRAIN_ALL,
-    TRAIN_ASSISTANT,
     TRAIN_LAST,
-    TRAIN_MARKED,
     WINDOWS,
     ChatOptions,
     DroppedChat,
@@ -220,7 +219,9 @@ class ExampleMaker:
 
     def _split_turns(self, conversation: Conversation, rendered: RenderedRecord, *, may_hold_literals: bool) -> None:
         """Add one example for each answer, as the model will see it."""
-        chosen_answers = [message for message in conversation.answers() if self._is_wanted(conversation, message)]
+        chosen_answers = [
+            message for message in conversation.answers() if is_wanted(conversation, message, self.options.train_on)
+        ]
         if not chosen_answers:
             raise DroppedChat("nothing_to_train_on")
         self.choose_finder(conversation).turns.refuse_left_out(conversation)
@@ -330,7 +331,7 @@ class ExampleMaker:
             trained = {answer.message for answer, (start, end) in zip(chosen, spans, strict=True) if end > start}
             # A template's tags may leave out answers of one kind, such as calls.
             for message in messages:
-                if message not in trained and self._is_wanted(conversation, message):
+                if message not in trained and is_wanted(conversation, message, self.options.train_on):
                     rendered.counts.append((f"lost_{classify_answer(conversation, message)}", 1))
         spans = [(start, end) for start, end in spans if end > start]
         if not spans:
@@ -344,20 +345,11 @@ class ExampleMaker:
             example = self.images.place_in_example(example, conversation, inlines=self._inlines_images)
         rendered.examples.append(example)
 
-    def _is_wanted(self, conversation: Conversation, message: int) -> bool:
-        train_on = self.options.train_on
-        if train_on == TRAIN_LAST:
-            return message == conversation.answers()[-1]
-        if train_on in (TRAIN_ASSISTANT, TRAIN_ALL):
-            return True
-        is_completion = message >= conversation.prompt_length
-        return conversation.marks.get(message, is_completion) if train_on == TRAIN_MARKED else is_completion
-
     def _choose_answers(self, conversation: Conversation, answers: list[Answer]) -> list[Answer]:
         if self.options.train_on == TRAIN_LAST:
             last = conversation.answers()[-1]
             return [answer for answer in answers if answer.message == last]
-        return [answer for answer in answers if self._is_wanted(conversation, answer.message)]
+        return [answer for answer in answers if is_wanted(conversation, answer.message, self.options.train_on)]
 
     def _render(self, conversation: Conversation) -> str:
         template = self.choose_finder(conversation).template

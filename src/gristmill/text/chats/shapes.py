@@ -393,7 +393,8 @@ def _parse_message(raw: Any, index: int, marks: dict[int, bool], unread: Counter
         role = TOOL
     if role not in ROLES:
         role_names = ", ".join(ROLES)
-        raise NotAChat("unknown_role", f"message {index} has the role {role!r:.60}; known are {role_names}")
+        has = f"has the role {role!r:.60}" if "role" in raw else f"has no role, only {_list_keys(raw)}"
+        raise NotAChat("unknown_role", f"message {index} {has}; known are {role_names}")
     # Files that are made from API responses write every field. A template may ask only whether there is one.
     message = {name: value for name, value in raw.items() if value is not None or name == "content"}
     message["role"] = role
@@ -516,7 +517,8 @@ def _from_messages(record: Mapping[str, Any]) -> list[Any]:
         messages = _parse_json(messages, MESSAGES)
     if not isinstance(messages, list):
         raise NotAChat("invalid_messages", f"messages must be a list, not {type(messages).__name__}")
-    return messages
+    is_sharegpt = messages and isinstance(messages[0], dict) and "role" not in messages[0] and "from" in messages[0]
+    return _read_turns(messages) if is_sharegpt else messages
 
 
 def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
@@ -525,6 +527,11 @@ def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
         turns = _parse_json(turns, MESSAGES)
     if not isinstance(turns, list):
         raise NotAChat("invalid_messages", f"conversations must be a list, not {type(turns).__name__}")
+    return _read_turns(turns)
+
+
+def _read_turns(turns: list[Any]) -> list[Any]:
+    """Read ShareGPT's turns as messages."""
     messages: list[Any] = []
     for index, turn in enumerate(turns):
         if not isinstance(turn, dict):
