@@ -220,12 +220,11 @@ def test_hyperthreads_come_last(tmp_path, monkeypatch):
         folder = tmp_path / f"cpu{cpu}/topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(siblings + "\n")
-    monkeypatch.setattr(resources, "_CPUS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
-    cpus = resources.find_usable_cpus()
+    cpus = resources.find_usable_cpus(tmp_path)
     assert set(cpus[:2]) == {0, 1}
     assert set(cpus[2:]) == {2, 3}
-    assert resources.count_physical_cores() == 2
+    assert resources.count_physical_cores(tmp_path) == 2
 
 
 def test_size_and_time_of_a_process():

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.readers import small_files as together
 from gristmill.readers.cells import CELL_BYTES
 from gristmill.readers.read import Read
 from gristmill.readers.schema import plan_schema
@@ -52,7 +51,7 @@ def assert_same(read, files, schema=None, **options):
     files = [msgspec.structs.replace(file, id=2**63 + number) for number, file in enumerate(files)]
     schema = schema or plan_schema(read, files, keeps_record=True)
     alone = [cell for file in files for cell in open_reader(read, file, schema).read_cells()]
-    found = list(read_small_files(read, iter(files), schema))
+    found = list(read_small_files(read, iter(files), schema, **options))
     assert rows_of(found) == rows_of(alone)
     return found
 
@@ -92,7 +91,7 @@ def test_what_unpacks_to_more_than_a_cell_is_read_in_its_own_cells(new_file):
     large = (GOOD[:-1] + b', "more": "' + b"y" * 200 + b'"}\n') * (CELL_BYTES // 100)
     assert len(large) > 2 * CELL_BYTES
     files = [new_file(f"{n}.jsonl.gz", gzip.compress(data, 1)) for n, data in enumerate([LINES["bad"], large] * 2)]
-    cells = assert_same(Read(read="x"), files)
+    cells = assert_same(Read(read="x"), files, batch_bytes=400)
     assert len(cells) > 2
     assert max(cell.batch.nbytes for cell in cells) < 4 * CELL_BYTES
 
@@ -109,10 +108,9 @@ def test_parquet_files_are_joined_to_one_batch(new_file):
     assert cell.batch.num_rows == 7
 
 
-def test_batches_stay_bounded(new_file, monkeypatch):
-    monkeypatch.setattr(together, "_BATCH_BYTES", 400)
+def test_batches_stay_bounded(new_file):
     files = [new_file("x.parquet", parquet(["c" * 100])) for _ in range(9)]
-    cells = assert_same(Read(read="x"), files)
+    cells = assert_same(Read(read="x"), files, batch_bytes=400)
     assert len(cells) > 2
     assert all(cell.batch.nbytes <= 400 for cell in cells)
 

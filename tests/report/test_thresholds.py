@@ -95,11 +95,10 @@ def test_the_page_counts_all_rules_together(corpus, browser):
     page.close()
 
 
-def test_a_sample_has_an_error_that_holds(corpus, monkeypatch):
+def test_a_sample_has_an_error_that_holds(corpus):
     dataset = open_dataset(corpus / "out")
     [exact] = thresholds.find_curves(dataset)
-    monkeypatch.setattr(thresholds, "_MAX_SAMPLE", 100)
-    [sampled] = thresholds.find_curves(dataset)
+    [sampled] = thresholds.find_curves(dataset, max_sample=100)
     assert sampled.sample_documents == 100
     for by_sample, by_all in zip(sampled.rules, exact.rules, strict=True):
         kept = dict(zip(by_all.thresholds, by_all.documents, strict=True))

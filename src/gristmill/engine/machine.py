@@ -49,20 +49,20 @@ _GROWTH_ALLOWED = 1.5
 _log = logging.getLogger("gristmill")
 
 
-def find_usable_cpus() -> list[int]:
+def find_usable_cpus(topology: Path = _CPUS) -> list[int]:
     """Find the CPUs that this process may run on, one of each physical core first."""
     if not hasattr(os, "sched_getaffinity"):
         return list(range(os.cpu_count() or 1))
     cpus = sorted(os.sched_getaffinity(0))
     cores: dict[str, list[int]] = {}
     for cpu in cpus:
-        cores.setdefault(_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu), []).append(cpu)
+        cores.setdefault(_read(topology / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu), []).append(cpu)
     return sorted(cpus, key=lambda cpu: next(core.index(cpu) for core in cores.values() if cpu in core))
 
 
-def count_physical_cores() -> int:
+def count_physical_cores(topology: Path = _CPUS) -> int:
     """Count the physical cores among the usable CPUs."""
-    siblings = [_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in find_usable_cpus()]
+    siblings = [_read(topology / f"cpu{cpu}/topology/thread_siblings_list") for cpu in find_usable_cpus()]
     if all(siblings):
         return len(set(siblings))
     import psutil  # noqa: PLC0415

@@ -32,27 +32,28 @@ if TYPE_CHECKING:
     from gristmill.core.records import QuarantinedRecord, SourceFile
     from gristmill.readers.read import Read
 
-_BATCH_BYTES = 2 * CELL_BYTES
 
-
-def read_small_files(read: Read, files: Iterable[SourceFile], schema: pa.Schema) -> Iterator[CellBatch]:
-    """Yield the records of small files in order, as one cell, or as several if they take the memory of two cells.
+def read_small_files(
+    read: Read, files: Iterable[SourceFile], schema: pa.Schema, batch_bytes: int = 2 * CELL_BYTES
+) -> Iterator[CellBatch]:
+    """Yield the records of small files in order, as one cell, or as several if they take more than `batch_bytes`.
 
     Args:
         read: The source.
         files: The files; each is opened right after it is taken from the iterable.
         schema: The source's schema, from `plan_schema`.
+        batch_bytes: The memory of a cell, unless one file alone takes more.
     """
     if SPLIT in schema.names:
         splits: dict[int, str] = {}
         inner = schema.remove(schema.get_field_index(SPLIT))
-        for cell in read_small_files(read, _note_splits(files, splits), inner):
+        for cell in read_small_files(read, _note_splits(files, splits), inner, batch_bytes):
             yield add_splits(cell, schema, splits)
         return
     gathered: list[CellBatch] = []
     num_bytes = 0
     for cell in _cells(read, files, schema):
-        if gathered and num_bytes + cell.batch.nbytes > _BATCH_BYTES:
+        if gathered and num_bytes + cell.batch.nbytes > batch_bytes:
             yield _join_cells(gathered)
             gathered, num_bytes = [], 0
         gathered.append(cell)

@@ -32,14 +32,13 @@ _NUM_THREADS = 2
 _NUM_COLUMNS = 2
 """Scores that a thread holds at a time. Their memory is used again: new pages cost more than all that is computed."""
 _POSITIONS = 101
-_MAX_SAMPLE = 50_000
 _SAMPLE_BYTES = 300_000
 """The samples of all steps together have at most about this many bytes in the page, before base64."""
 _MAX_ROWS = 20_000_000
 """Files of more rows than this are not read: columns take 64 bytes a row."""
 
 
-def find_curves(dataset: Dataset) -> list[StepCurves]:
+def find_curves(dataset: Dataset, max_sample: int = 50_000) -> list[StepCurves]:
     """Find, for each step that compares scores, what its rules would keep at other thresholds, over all sources."""
     files = [file for file in dataset.manifest.scores if file.rows]
     num_rows = sum(file.rows for file in files)
@@ -53,7 +52,7 @@ def find_curves(dataset: Dataset) -> list[StepCurves]:
             if first.rules == step.rules:  # a source may have a separate step with other thresholds
                 parts.append(_Part(columns, step, _find_judged_rows(columns, step, file)))
     num_rules = sum(len(_list_rules(step)) for step, _ in steps.values())
-    max_sample = min(_MAX_SAMPLE, _SAMPLE_BYTES // max(1, num_rules))
+    max_sample = min(max_sample, _SAMPLE_BYTES // max(1, num_rules))
     memory: SimpleQueue[NDArray[np.float64]] = SimpleQueue()
     for _ in range(_NUM_THREADS):
         memory.put(np.empty((_NUM_COLUMNS, num_rows)))

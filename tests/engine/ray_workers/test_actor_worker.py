@@ -169,7 +169,6 @@ def test_a_head_that_does_not_answer_is_an_error(monkeypatch, named_by, answers,
     A head that hangs takes the connection and says nothing.
     """
     monkeypatch.setattr(cluster, "_import_ray", lambda: SimpleNamespace(is_initialized=lambda: False))
-    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 0.1)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with socket.socket() as head, socket.socket() as first, socket.socket() as second:
         head.bind(("127.0.0.1", 0))
@@ -182,7 +181,7 @@ def test_a_head_that_does_not_answer_is_an_error(monkeypatch, named_by, answers,
         if named_by != "argument":
             monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(ClusterError, match=f"no Ray cluster answers at {address}: .*{reason}"):
-            cluster.connect({"argument": address, "environment": None, "auto": "auto"}[named_by])
+            cluster.connect({"argument": address, "environment": None, "auto": "auto"}[named_by], connect_seconds=0.1)
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])

@@ -55,11 +55,10 @@ def test_the_library_is_loaded_when_a_text_needs_it():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("specials_as_text", [False, True])
-def test_small_caches_give_the_same_ids(monkeypatch, kind, specials_as_text):
-    monkeypatch.setattr(word_cache, "_NUM_WORDS", 40)
-    monkeypatch.setattr(word_cache, "_POOL_BYTES", 1200)
-    monkeypatch.setattr(word_cache, "_CHUNK_BYTES", 3000)
+def test_small_caches_give_the_same_ids(kind, specials_as_text):
     fast, reference = engines(made_tokenizer(kind), specials_as_text=specials_as_text)
+    sizes = word_cache.CacheSizes(num_words=40, pool_bytes=1200, chunk_bytes=3000)
+    fast._words = word_cache.WordCache(fast._words._rules, fast._words._encode, sizes)
     texts = [text[:300] for make in OPEN_CORPORA.values() for text in make()[:8]]
     texts += [text for text in make_adversarial_texts(reference.special_tokens) if len(text) < 10_000]
     assert compare_engines(fast, reference, texts) is None

@@ -40,7 +40,6 @@ COMPARED_PACKAGES = (
     "zstandard",
 )
 """Packages that must have the same version on every node: they shape bytes, or carry them."""
-_CONNECT_SECONDS = 30.0
 PLACE_SECONDS = 60.0
 """How long workers wait for a place in a cluster that has nodes."""
 _GROW_SECONDS = 600.0
@@ -56,7 +55,7 @@ _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _HTTP2_SETTIN
 _GRACE_HELP = "run the driver on the cluster: ray job submit --address http://HEAD:8265 -- gristmill run ..."
 
 
-def connect(address: str | None = None) -> None:
+def connect(address: str | None = None, connect_seconds: float = 30.0) -> None:
     """Connect to the cluster at an address, to that of `RAY_ADDRESS`, or to a running one; else start one here.
 
     A cluster that was running before is never shut down. One that is started here ends with this process.
@@ -67,7 +66,7 @@ def connect(address: str | None = None) -> None:
             _check_address(candidate)
     if ray.is_initialized():
         return
-    _check_head(address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS", ""))
+    _check_head(address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS", ""), connect_seconds)
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if is_main else None
     try:
@@ -95,13 +94,13 @@ def _check_address(address: str) -> None:
         )
 
 
-def _check_head(address: str) -> None:
-    """Refuse the address of a head that does not answer within `_CONNECT_SECONDS`: Ray itself tries for minutes."""
+def _check_head(address: str, seconds: float) -> None:
+    """Refuse the address of a head that does not answer within some seconds: Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
     if not host:
         return
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS) as head:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as head:
             if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
                 _greet_head(head)
     except (OSError, OverflowError) as error:

@@ -43,12 +43,20 @@ _MARK = "\u2581"
 _REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": _MARK}
 _PREPEND = {"type": "Prepend", "prepend": _MARK}
 _SPLIT_AT_SPACES = {"String": " "}
-_NUM_WORDS = 1 << 17
 _NUM_SLOTS = 1 << 19
-_POOL_BYTES = 2 << 20
-_CHUNK_BYTES = 4 << 20
 _MAX_SYMBOLS = 256
 _NEVER_IN_TEXT = b"\xff"
+
+
+class CacheSizes(msgspec.Struct, frozen=True):
+    """How much a cache of words holds, and how much text is cut at once."""
+
+    num_words: int = 1 << 17
+    pool_bytes: int = 2 << 20
+    chunk_bytes: int = 4 << 20
+
+
+DEFAULT_SIZES = CacheSizes()
 
 
 class _MatchedToken(msgspec.Struct):
@@ -182,10 +190,11 @@ def _tabulate_merges(model: _MergeModel) -> tuple[NDArray[np.int64], NDArray[np.
 class WordCache:
     """The ids of words, and texts encoded with them."""
 
-    def __init__(self, rules: WordRules, encode: EncodeTexts) -> None:
+    def __init__(self, rules: WordRules, encode: EncodeTexts, sizes: CacheSizes = DEFAULT_SIZES) -> None:
         """`encode` is the engine: it encodes new words, and texts that cannot be cut."""
         self._rules = rules
         self._encode = encode
+        self._sizes = sizes
         # By their first two bytes, the longest first: of two tokens at the same position tokenizers choose the longer.
         tokens = sorted(rules.tokens, key=lambda token: (len(token[0]) == 1, token[0][:2], -len(token[0]), token[0]))
         self._token_data = np.frombuffer(b"".join(content for content, _ in tokens), dtype=np.uint8)
@@ -197,13 +206,13 @@ class WordCache:
         for index, (content, _) in enumerate(tokens):
             self._single_tokens[content[0]] = index if len(content) == 1 else -1
         self._items = np.empty(0, dtype=np.int32)
-        self._hashes = np.empty(_NUM_WORDS, dtype=np.uint64)
-        self._words = np.empty((_NUM_WORDS, 2), dtype=np.int64)
-        self._pool = np.empty(_POOL_BYTES, dtype=np.uint8)
+        self._hashes = np.empty(sizes.num_words, dtype=np.uint64)
+        self._words = np.empty((sizes.num_words, 2), dtype=np.int64)
+        self._pool = np.empty(sizes.pool_bytes, dtype=np.uint8)
         self._slots = np.empty(_NUM_SLOTS, dtype=np.int32)
         self._counts = np.zeros(2, dtype=np.int64)
-        self._word_ids = np.empty(_POOL_BYTES, dtype=np.uint32)  # a word has at most one id a byte
-        self._id_offsets = np.zeros(_NUM_WORDS + 1, dtype=np.int64)
+        self._word_ids = np.empty(sizes.pool_bytes, dtype=np.uint32)  # a word has at most one id a byte
+        self._id_offsets = np.zeros(sizes.num_words + 1, dtype=np.int64)
         self._symbols, self._merges = np.empty((2, _MAX_SYMBOLS), dtype=np.int64)
         self.clear()
 
@@ -224,7 +233,7 @@ class WordCache:
         parts: list[NDArray[np.uint32]] = []
         start = 0
         while start < len(texts):
-            stop = start + max(1, int(np.searchsorted(np.cumsum(sizes[start:]), _CHUNK_BYTES, side="right")))
+            stop = start + max(1, int(np.searchsorted(np.cumsum(sizes[start:]), self._sizes.chunk_bytes, side="right")))
             self._encode_chunk(texts[start:stop], encoded[start:stop], lengths[start:stop], parts)
             start = stop
         ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
