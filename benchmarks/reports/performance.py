@@ -1,7 +1,7 @@
-"""The numbers and plots of `docs/performance.md`, made from the result files: `make readme-table`.
+"""The numbers and plots of `docs/performance.md` and `benchmarks/figures.md`, made from the result files.
 
-The page's text is written by people. Between two comments that name a table stands what this module makes; the plots
-are files in `docs/images`.
+The command is `make readme-table`. The text of the pages is written by people. Between two comments that name a table
+stands what this module makes; the plots are files in `docs/images`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.reports.readme import format_load
 from benchmarks.reports.svg import draw_lines
 from benchmarks.reports.terminal import format_rate
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = (ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "figures.md")
 IMAGES = ROOT / "docs" / "images"
 BLOCK = re.compile(r"(<!-- begin: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 GROUPS = (
@@ -37,12 +37,13 @@ X_AXES = {"size": "MB of JSON lines", "files": "files", "workers": "workers"}
 
 
 def put_tables(page: str) -> str:
-    """Return the page's text with the tables of today's result files."""
+    """Return a page's text with the tables of today's result files."""
     return BLOCK.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], page)
 
 
 def write() -> None:
-    PAGE.write_text(put_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(put_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
     for name, picture in draw_plots().items():
         IMAGES.mkdir(parents=True, exist_ok=True)
         (IMAGES / name).write_text(picture, encoding="utf-8")

@@ -4,7 +4,7 @@ from benchmarks.reports import performance, readme
 
 
 def publish() -> None:
-    """Rewrite the README's table, and the numbers and plots of `docs/performance.md`."""
+    """Rewrite the README's table, the figures, and the numbers and plots of `docs/performance.md`."""
     readme.write()
     performance.write()
 
