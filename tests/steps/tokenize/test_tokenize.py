@@ -12,7 +12,6 @@ from gristmill.core.errors import GristmillError, ParityError, UsageError
 from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, documents
 from gristmill.pipeline.planning import fingerprint
 from gristmill.steps import Tokenize
-from gristmill.steps.tokenize import text_kernel as kernels
 from gristmill.text.tokenizers import fast_engine
 from gristmill.text.tokenizers.engine import clear_engine_cache
 
@@ -207,10 +206,9 @@ class TestParity:
         assert 0 < sum(found) < 20
         assert sum(found) == kernel.apply(batch, 5).counters["parity_checked"]
 
-    def test_long_documents_are_not_checked(self, step, monkeypatch):
-        monkeypatch.setattr(kernels, "CHECKED_BYTES", 10)
-        monkeypatch.setattr(kernels, "CHECKED_SHARE", 0.999999)
+    def test_long_documents_are_not_checked(self, step):
         kernel = step().load()
+        kernel.checked_bytes, kernel.checked_share = 10, 0.999999
         assert kernel.apply(documents(["a text of more than ten bytes"]), 0).counters["parity_checked"] == 0
         assert kernel.apply(documents(["a text of more than ten bytes", "x"]), 0).counters["parity_checked"] == 1
 

@@ -34,10 +34,6 @@ AS_TEXT: LiteralPolicy
 AS_TOKEN: LiteralPolicy
 REJECT: LiteralPolicy
 AS_TEXT, AS_TOKEN, REJECT = get_args(LiteralPolicy)
-CHECKED_SHARE = 1 / 10_000
-"""The share of documents that are encoded again with the reference."""
-CHECKED_BYTES = 256 << 10
-"""The size up to which documents are checked: the reference takes too long for larger ones."""
 SHORT_BYTES = 2 << 10
 """The size up to which the first document of a cell is always checked."""
 
@@ -68,6 +64,10 @@ class EncodingKernel:
         self._files = files
         self._policy = policy
         self._vocab_size = vocab_size
+        self.checked_share = 1 / 10_000
+        """The share of documents that are encoded again with the reference."""
+        self.checked_bytes = 256 << 10
+        """The size up to which documents are checked: the reference takes too long for larger ones."""
         self._engine = self._load(engine)
         self._dtype = np.uint16 if id_type(vocab_size) == "uint16" else np.uint32
         self._checks_next = False
@@ -138,9 +138,9 @@ class EncodingKernel:
         """
         if self._engine.name == REFERENCE or not batch.num_rows:
             return 0
-        short = texts.sizes <= CHECKED_BYTES
-        by_hash = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN)) < np.uint64(hash_bound(CHECKED_SHARE))
-        is_checked = by_hash & short
+        short = texts.sizes <= self.checked_bytes
+        hashes = hash_origins(seed, "tokenize/parity", batch.column(ORIGIN))
+        is_checked = (hashes < np.uint64(hash_bound(self.checked_share))) & short
         num_chosen = int(np.count_nonzero(is_checked))
         if self._checks_next and short.any():
             brief = texts.sizes <= SHORT_BYTES
