@@ -3,11 +3,13 @@
 import json
 
 import msgspec
+import psutil
 import pytest
 
 import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.core.errors import LeaseLostError
+from gristmill.pipeline import execution
 from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.publishing import journal
 from gristmill.pipeline.run import run_recipe
@@ -37,11 +39,11 @@ def output(tmp_path, monkeypatch):
     return folder
 
 
-def run(corpus, output, min_chars=40, **options):
+def run(corpus, output, min_chars=40, backend="serial", **options):
     read = steps.Read(read=f"{corpus}/*.jsonl")
     recipe = Recipe(sources={"web": read}, steps=[steps.Length(min_chars=min_chars)], output=str(output))
     options["layout"] = UnitLayout(unit_bytes=20_000, min_group_bytes=10_000)
-    return run_recipe(recipe, RunOptions(backend="serial", progress=False, **options)).manifest
+    return run_recipe(recipe, RunOptions(backend=backend, progress=False, **options)).manifest
 
 
 def assert_complete(output, manifest):
@@ -107,6 +109,24 @@ def test_a_run_that_was_replaced_ends_with_its_next_receipts(corpus, output, mon
         run(corpus, output)
     assert len(added) == 1, "it went on to its end in vain"
     assert_complete(output, thief[0])
+
+
+def test_workers_have_ended_before_what_they_made_is_removed(corpus, output, monkeypatch):
+    """Else one of them could still make a file in its last system call."""
+    before, left = set(psutil.Process().children()), []
+
+    def fail(*_):
+        raise ValueError("no receipt")
+
+    def look(_, run_id):
+        if run_id is not None:
+            left.append(set(psutil.Process().children()) - before)
+
+    monkeypatch.setattr(receipts.Receipts, "add", fail)
+    monkeypatch.setattr(execution, "remove_temporaries", look)
+    with pytest.raises(ValueError, match="no receipt"):
+        run(corpus, output, backend="processes", workers=2)
+    assert left == [set()]
 
 
 @pytest.mark.parametrize("has_files", [True, False])

@@ -98,6 +98,7 @@ class Execution:
         self._plan = plan
         self._options = options
         self._held = held
+        self._pool = pool
         self._run_id = run_id = held.run_id
         # A global step without a barrier is an error before any work is done.
         for source in plan.sources:
@@ -167,6 +168,8 @@ class Execution:
                 except DamagedWorkError as error:
                     self._discard_damaged(error)
         except BaseException as error:
+            if self._pool is not None:  # a worker that was killed may be in the middle of its last system call
+                self._pool.close(at_once=True)
             for folder in {self._plan.output, self._work}:
                 remove_temporaries(folder, self._run_id)  # of workers that ended in the middle of a file
             if isinstance(error, Exception) and not isinstance(error, RemoteStoreError):
