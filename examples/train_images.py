@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 import gristmill as gm
 from gristmill import steps
-from gristmill.stream import Stream
+from gristmill.stream import Samples, Stream
 from gristmill.stream.torch import TorchDataset
 
 SHAPES = ("disc", "square", "stripes")
@@ -87,7 +87,7 @@ def train(output: Path, folder: Path, num_steps: int, workers: int) -> float:
     torch.set_num_threads(1)
     network = make_network()
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
-    dataset = TorchDataset(Stream(output, seed=1, epochs=100, transform=prepare), BATCH)
+    dataset = TorchDataset(Stream(output, seed=1, epochs=100, samples=Samples(transform=prepare)), BATCH)
     checkpoint, step = folder / "checkpoint.pt", 0
     if checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=True)
@@ -123,7 +123,7 @@ def save(state: dict[str, object], path: Path) -> None:
 
 
 def measure_accuracy(network: nn.Module, output: Path) -> float:
-    stream = Stream(output, split="validation", shuffle=False, epochs=1, transform=prepare)
+    stream = Stream(output, split="validation", shuffle=False, epochs=1, samples=Samples(transform=prepare))
     num_right = 0
     with torch.no_grad():
         for batch in stream.batches(32):

@@ -61,10 +61,10 @@ def prepare(sample):
 def stream(folder, _):
     from torch.utils.data import DataLoader
 
-    from gristmill.stream import Stream
+    from gristmill.stream import Samples, Stream
     from gristmill.stream.torch import TorchDataset
 
-    dataset = TorchDataset(Stream(folder, seed=1, epochs=1, transform=prepare), BATCH)
+    dataset = TorchDataset(Stream(folder, seed=1, epochs=1, samples=Samples(transform=prepare)), BATCH)
     count_images(batch["x"] for batch in DataLoader(dataset, batch_size=None, num_workers=2))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.sides.stream_rate import BATCH, print_rate
 from gristmill.storage.locations import StorePath
-from gristmill.stream import Collate, Stream
+from gristmill.stream import Cache, Collate, Stream
 from gristmill.stream.torch import TorchLoader
 
 ONE = Collate(fields=("input_ids",))
@@ -72,7 +72,7 @@ def read_again(data, cache):
 def read_full(data, cache):
     stream = open_stream(data, cache)
     total = int(stream.reader.table.blocks.bytes.sum())
-    stream = open_stream(data, cache, cache_bytes=total // 10)
+    stream = open_stream(data, cache, cache=Cache(max_bytes=total // 10))
     start = time.perf_counter()
     num_rows = 512
     for row in range(0, num_rows, BATCH):

@@ -24,7 +24,7 @@ from gristmill.pipeline import execution
 from gristmill.pipeline.inspecting.trace import trace
 from gristmill.readers import sample_folder
 from gristmill.report.write import measure_documents
-from gristmill.stream import Stream
+from gristmill.stream import Samples, Stream
 
 
 @pytest.fixture(scope="module")
@@ -448,7 +448,7 @@ def test_plain_bytes_of_tables_are_samples_like_all_others(tmp_path):
     with tarfile.open(shard) as tar:
         assert [name.partition(".")[2] for name in tar.getnames()] == ["jpg", "json", "wav"] * 6
     assert [record["image"] for record in dataset] == contents
-    batch = next(iter(Stream(tmp_path / "out", shuffle=False, decode="bytes").batches(6)))
+    batch = next(iter(Stream(tmp_path / "out", shuffle=False, samples=Samples(decode="bytes")).batches(6)))
     assert list(batch["image"]) == contents
     assert list(batch["n"]) == [*range(6)]
 

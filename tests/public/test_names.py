@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 import gristmill as gm
+from gristmill.stream import Samples
 
 NAMES = [
     "EventLog",
@@ -228,7 +229,7 @@ DATASET = {
 
 TRAINING = {
     "gristmill.order": ["ORDER_VERSION", "Mixture", "Permutation"],
-    "gristmill.stream": ["Accounting", "Batch", "Collate", "Stream"],
+    "gristmill.stream": ["Accounting", "Batch", "Cache", "Collate", "Samples", "Stream"],
     "gristmill.stream.torch": ["TorchDataset", "TorchLoader", "TorchRows"],
     "gristmill.stream.trainers.accelerate": ["AccelerateLoader"],
     "gristmill.stream.trainers.grain": ["GrainSource"],
@@ -252,16 +253,8 @@ STREAM = {
     "balance": False,
     "batch_tokens": None,
     "collate": None,
-    "decode": None,
-    "transform": None,
-    "tokenize": None,
-    "ids": None,
-    "on_error": "raise",
-    "max_replaced": 0.01,
-    "max_skipped": 0.5,
-    "images": None,
+    "samples": Samples(),
     "cache": None,
-    "cache_bytes": 64 << 30,
 }
 
 

@@ -20,16 +20,16 @@ from gristmill.order.permutation import make_epoch_key
 from gristmill.shards.manifest_file import load_manifest
 from gristmill.storage.stores import retries
 from gristmill.storage.stores.open_store import forget_stores
-from gristmill.stream import Stream
+from gristmill.stream import Cache, Stream
 from gristmill.stream.torch import TorchDataset
 
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore:This DataLoader will create")]
 
 JOB = """
 import json, sys
-from gristmill.stream import Stream
+from gristmill.stream import Cache, Stream
 url, cache, cache_bytes, rank, num_rows = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
-stream = Stream(url, seed=7, cache=cache, cache_bytes=cache_bytes, rows=num_rows, shuffle={"blocks": 4})
+stream = Stream(url, seed=7, cache=Cache(cache, max_bytes=cache_bytes), rows=num_rows, shuffle={"blocks": 4})
 print("begun", flush=True)
 print(json.dumps([batch["input_ids"].tolist() for batch in stream.batches(4, rank, 8)]))
 """
@@ -77,7 +77,7 @@ def test_every_row_once_from_world_7_to_5(s3, tmp_path, monkeypatch, num_rows, s
             iterators = []
             for rank in range(world_size):
                 stream = Stream(
-                    url, seed=7, epochs=1, shuffle=shuffle, cache=tmp_path / "cache", cache_bytes=total // 10
+                    url, seed=7, epochs=1, shuffle=shuffle, cache=Cache(tmp_path / "cache", max_bytes=total // 10)
                 )
                 dataset = TorchDataset(stream, per_rank, rank=rank, world_size=world_size)
                 if state is not None:
@@ -133,7 +133,7 @@ def test_two_jobs_of_eight_ranks_share_a_cache_while_ranks_are_killed(s3, tmp_pa
             process.kill()
             process.wait()
             process.stdout.close()
-    reader = Stream(url, cache=cache, cache_bytes=total // 10).reader.table.blocks
+    reader = Stream(url, cache=Cache(cache, max_bytes=total // 10)).reader.table.blocks
     checksums = set(reader.checksums.tolist())
     stored = [path for path in cache.glob("blocks/*/*") if not path.name.startswith(".")]
     assert stored

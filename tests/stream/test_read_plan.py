@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill.cli.training.stream import stream_command
-from gristmill.stream import Stream
+from gristmill.stream import Cache, Stream
 from gristmill.stream.read_plan import plan_reads
 
 URL = "memory://planned"
@@ -20,7 +20,12 @@ def open_stream(packed, tmp_path, monkeypatch):
         if path.is_file():
             store.pipe_file(f"/planned/{path.relative_to(packed)}", path.read_bytes())
     caches = (tmp_path / f"cache-{number}" for number in range(100))
-    yield lambda **options: Stream(URL, **{"seed": 7, "epochs": 2, "cache": next(caches), **options})
+
+    def open_stream(cache_bytes=1 << 30, **options):
+        cache = Cache(next(caches), max_bytes=cache_bytes)
+        return Stream(URL, **{"seed": 7, "epochs": 2, "cache": cache, **options})
+
+    yield open_stream
     store.rm("/planned", recursive=True)
 
 

@@ -223,7 +223,7 @@ def _as_usage_error(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(
             f"the cache of blocks, {folder}, cannot be used: {error}",
-            help="choose another folder, or a smaller size if the disk is full: cache=, cache_bytes=",
+            help="choose another folder, or a smaller size if the disk is full: Cache(folder, max_bytes=…)",
         ) from error
 
 

@@ -8,6 +8,7 @@ counts them; `examine` and `read_plan` answer questions about a stream without a
 
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.collate import Batch, Collate
+from gristmill.stream.lanes.arguments import Cache, Samples
 from gristmill.stream.stream import Stream
 
-__all__ = ["Accounting", "Batch", "Collate", "Stream"]
+__all__ = ["Accounting", "Batch", "Cache", "Collate", "Samples", "Stream"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 import numpy as np
 
 from gristmill.core.checks import MAX_COUNT, check_whole_number
@@ -17,7 +16,7 @@ from gristmill.core.errors import OutOfRangeError, UsageError
 from gristmill.shards.token_rows import has_image_references
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.collate import Collate
-from gristmill.stream.lanes.arguments import DEFAULT_CACHE_BYTES, MAX_BATCH, StreamArguments
+from gristmill.stream.lanes.arguments import MAX_BATCH, BatchTokens, StreamArguments, takes_fields
 from gristmill.stream.lanes.balance import RankRows, RowCosts, TokenBatches, TokenPasses
 from gristmill.stream.lanes.mixing import check_max_epochs, find_end_row, find_epoch_rows, find_left_out, make_mixture
 from gristmill.stream.lanes.position import Position
@@ -34,16 +33,14 @@ from gristmill.stream.resumable import ResumableStream
 from gristmill.stream.rows.row_reader import RowReader
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from gristmill.shards.manifest import Manifest
     from gristmill.stream.accounting import WorkerCounts
     from gristmill.stream.collate import Batch
-    from gristmill.stream.lanes.mixing import MixtureLike
-    from gristmill.stream.lanes.sources import Lane, StreamData, StreamDataset
+    from gristmill.stream.lanes.sources import Lane, StreamDataset
     from gristmill.stream.rows.row_details import RowOrigins
     from gristmill.stream.rows.sample_rows import SampleRows
 
@@ -51,85 +48,12 @@ if TYPE_CHECKING:
 class Stream(ResumableStream):
     """The rows of one dataset or of a mixture of several, shuffled, from any row on.
 
-    Args:
-        data: The folder of a dataset, or several by name: `{"web": "out/web", "code": ("out/code", 0.3)}`, with a
-            weight for all of them or for none.
-        mixture: The weights of the sources (of the datasets, if there are several), or phases `[(0, weights), (row,
-            …)]`, or `{"epochs": {"web": 1, "code": 2}}`. None: the manifest's mixture, without sources that have no
-            rows in this split (`left_out`); if it has none, all rows are shuffled together and each is read once an
-            epoch.
-        weights_in: Whether weights are shares of "rows" or of "tokens".
-        split: The split to read. Default: "train" if there is one.
-        sources: Read only these sources.
-        seed: The seed of the order.
-        shuffle: False: each source in the order of its records. `{"blocks": n}`: blocks of consecutive rows in random
-            order, and the rows of n of them shuffled together, so that a remote block is fetched once an epoch.
-        epochs: End after this many times the number of rows. Without weights, each pass of a loader is an epoch.
-        rows: End after this many rows.
-        tokens: End after the rows that hold this many tokens, by the mean of each source. Without `epochs`, `rows` and
-            `tokens` the stream is endless.
-        rows_per_epoch: The rows of an epoch, which is one pass of a loader. With weights an epoch has no other
-            definition: without this, the stream is one pass.
-        max_epochs: Refuse an end that reads a source more often: a number, or one for each source.
-        drop_last: Leave out the rows of an incomplete last batch. False: fill it up with empty rows.
-        batch_tokens: For rows that are not packed: put rows of similar lengths into batches of at most that many
-            tokens, with padding. Loaders then get no `batch_size`. `{"tokens": n, "window": rows}` also sets among how
-            many rows of the order similar ones are found (4,096).
-        balance: Deal the rows of a global batch to ranks by their attention cost, instead of one slice each.
-        collate: What a batch of tokens holds.
-        decode: For samples, what becomes of images: "numpy" (the default; height, width and 3 channels of 8 bits),
-            "pil", "bytes" (as they are stored), or a function of the bytes.
-        transform: For samples, a function of each sample, a dict of its columns; it runs where batches are made. If it
-            returns None, the sample is skipped: another one replaces it, as with `on_error="replace"`.
-        tokenize: For samples with texts, a tokenizer, or a dict with `tokenizer`, `text` (the column), `max_tokens`,
-            `add_eos` and `add_bos`: texts are encoded where batches are made, and batches are those of `collate`.
-        ids: The column of token ids, in samples or third-party tables; `input_ids` of tables needs no mention.
-        images: For chats with images, the folder or the tars that the recipe names: `batch["images"]` then has for each
-            row its images in order, as bytes or as `decode` says. None: it has references.
-        on_error: What to do with a sample that cannot be decoded or transformed: "raise", or "replace" it by another
-            one, chosen by a hash of seed, row and attempt. `accounting` counts them.
-        max_replaced: The share of samples above which `on_error="replace"` raises, in one process or all workers.
-        max_skipped: The same for samples that `transform` skips.
-        cache: The folder on a local disk for the blocks of datasets on a store. Default: in the user's cache folder.
-        cache_bytes: The size of that folder, above which the blocks used longest ago are removed.
-
-    `data` may also name files that were not written here: tars of samples (`"shards/a-{000..099}.tar"`), JSON Lines
-    (`"data/*.jsonl"`), Parquet files (`"s3://bucket/*.parquet"`), a folder of `datasets`, or a local folder of images.
+    Its arguments are the fields of `StreamArguments`, where each is described.
     """
 
-    def __init__(
-        self,
-        data: StreamData,
-        *,
-        mixture: MixtureLike | None = None,
-        weights_in: str = "rows",
-        split: str | None = None,
-        sources: Sequence[str] | None = None,
-        seed: int = 0,
-        shuffle: bool | Mapping[str, int] = True,
-        epochs: float | None = None,
-        rows: int | None = None,
-        tokens: int | None = None,
-        rows_per_epoch: int | None = None,
-        max_epochs: float | Mapping[str, float] | None = None,
-        drop_last: bool = False,
-        balance: bool = False,
-        batch_tokens: int | Mapping[str, int] | None = None,
-        collate: Collate | None = None,
-        decode: str | Callable[[bytes], Any] | None = None,
-        transform: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None,
-        tokenize: str | Mapping[str, Any] | None = None,
-        ids: str | None = None,
-        on_error: str = "raise",
-        max_replaced: float = 0.01,
-        max_skipped: float = 0.5,
-        images: str | os.PathLike[str] | None = None,
-        cache: str | os.PathLike[str] | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-    ) -> None:
-        arguments = dict(locals())  # the struct has a field for each of them
-        del arguments["self"]
-        self.arguments = StreamArguments(**arguments)
+    @takes_fields(StreamArguments)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.arguments = StreamArguments(*args, **kwargs)
         self._open()
         self.reader.table.check_sizes()
 
@@ -154,7 +78,7 @@ class Stream(ResumableStream):
         self.sources = list_sources(self.lanes)
         self.reader = open_reader(arguments, self.datasets[0].manifest, self.lanes, self.order, self.num_rows)
         """Makes batches of rows by their numbers."""
-        self.holds_samples = arguments.tokenize is None and arguments.ids is None and has_samples(self.datasets[0])
+        self.holds_samples = not arguments.samples.makes_tokens and has_samples(self.datasets[0])
         """Whether batches hold samples, not tokens."""
         costs = RowCosts(self.datasets) if arguments.balance else None
         self.rank_rows = RankRows(self.order, costs, self.token_batches)
@@ -178,7 +102,7 @@ class Stream(ResumableStream):
             self.order,
             RowCosts(self.datasets),
             passes,
-            arguments.batch_tokens,
+            cast("BatchTokens", arguments.batch_tokens),
             self.collate.pad_to_multiple,
             arguments.seed,
         )
@@ -369,28 +293,28 @@ def open_reader(
 
 def _check_kind(arguments: StreamArguments, *, holds_samples: bool, has_images: bool) -> None:
     """Refuse arguments that the rows of this stream do not have."""
-    if arguments.images is not None and not has_images:
+    samples = arguments.samples
+    if samples.images is not None and not has_images:
         raise UsageError("images is for rows of chats with images, and these have none", help="leave it out")
-    makes_tokens = arguments.tokenize is not None or arguments.ids is not None
     if holds_samples:
-        if arguments.decode is None:
-            msgspec.structs.force_setattr(arguments, "decode", "numpy")
         if arguments.tokens is not None or arguments.weights_in == "tokens":
             raise UsageError("samples have no known number of tokens", help="use rows= and weights in rows")
         if arguments.balance:
             raise UsageError("samples have no known attention cost: balance is for rows of tokens", help="leave it out")
-        if arguments.collate is not None and not makes_tokens:
+        if arguments.collate is not None and not samples.makes_tokens:
             raise UsageError(
                 "samples have no tokens: collate is for rows of tokens",
-                help="pass tokenize= or ids= to Stream; on the command line, which has neither, make rows of tokens "
+                help="pass samples=Samples(tokenize=…) or Samples(ids=…); on the command line, make rows of tokens "
                 "first: `gristmill run` a recipe with read and tokenize, and name its output",
             )
-    elif has_images and arguments.decode is not None and arguments.images is None:
-        raise UsageError("decode: the rows only refer to images", help="name the images of the recipe: images=…")
+    elif has_images and samples.decode is not None and samples.images is None:
+        raise UsageError(
+            "decode: the rows only refer to images", help="name the images of the recipe: Samples(images=…)"
+        )
     elif (
-        (arguments.decode is not None and not has_images)
-        or arguments.transform is not None
-        or arguments.tokenize is not None
-        or arguments.on_error != "raise"
+        (samples.decode is not None and not has_images)
+        or samples.transform is not None
+        or samples.tokenize is not None
+        or samples.on_error != "raise"
     ):
         raise UsageError("decode, transform, tokenize and on_error are for samples, and these are rows of tokens")

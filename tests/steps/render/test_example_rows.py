@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 import gristmill as gm
 from gristmill.core.errors import UsageError
 from gristmill.steps import Pack, Read, Render, Tokenize
-from gristmill.stream import Stream
+from gristmill.stream import Samples, Stream
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 SPECIALS += ("<|video_pad|>", "<image>", "<start_of_image>", "<end_of_image>", "<image_soft_token>")
@@ -233,7 +233,7 @@ def test_packed_rows_stream_with_their_images(folder, tmp_path, template):
     (tmp_path / "off").mkdir()
     untraced = run(folder, tmp_path / "off", chats, template=template, row_length=256, trace="off")
     assert traced.manifest.dataset_hash == untraced.manifest.dataset_hash
-    stream = Stream(tmp_path / "out", images=folder / "photos", decode="pil", epochs=1)
+    stream = Stream(tmp_path / "out", samples=Samples(images=folder / "photos", decode="pil"), epochs=1)
     references = Stream(tmp_path / "out", epochs=1)
     image_id = find_id(folder, "<|image_pad|>")
     num_images = 0
@@ -254,7 +254,7 @@ def test_packed_rows_stream_with_their_images(folder, tmp_path, template):
 def test_torch_batches_have_the_bytes_in_order(folder, tmp_path):
     torch_stream = pytest.importorskip("gristmill.stream.torch")
     run(folder, tmp_path, CHATS, row_length=512, images=str(folder / "photos-*.tar"))
-    stream = Stream(tmp_path / "out", images=folder / "photos-*.tar", epochs=1, shuffle=False)
+    stream = Stream(tmp_path / "out", samples=Samples(images=folder / "photos-*.tar"), epochs=1, shuffle=False)
     batches = list(torch_stream.TorchLoader(stream, 2, rank=0, world_size=1))
     dataset = gm.open_dataset(tmp_path / "out")
     rows = [row for batch in batches for row in batch["images"]]
@@ -270,8 +270,8 @@ def test_rows_and_images_are_streamed_from_a_store(folder, tmp_path, s3):
     url = upload(tmp_path / "out", s3, "out")
     for tar in folder.glob("photos-*.tar"):
         s3.put(tar.name, tar.read_bytes())
-    local = Stream(tmp_path / "out", images=folder / "photos-*.tar", epochs=1)
-    remote = Stream(url, images=f"{s3.url}/photos-*.tar", epochs=1, cache=tmp_path / "cache")
+    local = Stream(tmp_path / "out", samples=Samples(images=folder / "photos-*.tar"), epochs=1)
+    remote = Stream(url, samples=Samples(images=f"{s3.url}/photos-*.tar"), epochs=1, cache=tmp_path / "cache")
     images = [row for batch in remote.batches(4) for row in batch["images"]]
     assert images == [row for batch in local.batches(4) for row in batch["images"]]
     assert sum(map(len, images)) == sum(map(len, IMAGES))
@@ -330,4 +330,4 @@ def test_datasets_with_images_are_not_read_or_exported_without_them(folder, tmp_
     with pytest.raises(UsageError, match="chats with images"):
         gm.run(recipe, backend="serial")
     with pytest.raises(UsageError, match="only refer to images"):
-        Stream(tmp_path / "out", decode="pil")
+        Stream(tmp_path / "out", samples=Samples(decode="pil"))

@@ -15,7 +15,7 @@ from gristmill_testing.streams import ids_of, slow_order, write_packed
 from torch.utils.data import DataLoader
 
 from gristmill.core.errors import SampleError, SourceChangedError, UsageError
-from gristmill.stream import Stream
+from gristmill.stream import Cache, Samples, Stream
 from gristmill.stream.examine import prove
 from gristmill.stream.lanes import foreign_tables
 from gristmill.stream.torch import TorchDataset
@@ -75,7 +75,7 @@ def test_a_folder_of_datasets_resumes_with_other_ranks_and_forked_workers(saved,
     expected = slow_order({"": ROWS}, 60, seed=7)
 
     def make():
-        return Stream(data, seed=7, epochs=1, cache=tmp_path / "cache", cache_bytes=2000)
+        return Stream(data, seed=7, epochs=1, cache=Cache(tmp_path / "cache", max_bytes=2000))
 
     assert make().row_length == 8
     assert ids_of(make().batches(9)) == expected
@@ -103,10 +103,12 @@ def test_texts_of_parquet_are_tokenized(parquet, tmp_path):
     tokenizer = trained(tmp_path / "tokenizer")
     engine = load_engine(tokenizer)
     options = {"epochs": 1, "shuffle": False, "cache": tmp_path / "cache"}
-    stream = Stream(str(parquet / "*.parquet"), tokenize=tokenizer.path, **options)
+    stream = Stream(str(parquet / "*.parquet"), samples=Samples(tokenize=tokenizer.path), **options)
     expected = [[*engine.encode([text])[0].tolist(), engine.eos_id] for text in TEXTS]
     assert rows_of(stream.batches(8)) == expected
-    samples = Stream(str(parquet / "*.parquet"), transform=lambda record: {"n": record["input_ids"][0]}, **options)
+    samples = Stream(
+        str(parquet / "*.parquet"), samples=Samples(transform=lambda record: {"n": record["input_ids"][0]}), **options
+    )
     assert [int(n) for batch in samples.batches(6) for n in batch["n"]] == list(range(60))
 
 
@@ -124,7 +126,7 @@ def test_what_trainers_keep_beside_ids_is_understood(tmp_path):
         labels=[[-100, 2, 3, 4], [-100, -100, 7, -100]],
         attention_mask=[[1, 1, 1, 1], [1, 1, 1, 0]],
     )
-    batch = Stream(path, ids="tokens", **options).rows(0, 2)
+    batch = Stream(path, samples=Samples(ids="tokens"), **options).rows(0, 2)
     assert batch.tokens.tolist() == [4, 3]
     assert batch["labels"].tolist() == [[-100, 2, 3, 4], [-100, -100, 7, -100]]
     from gristmill.stream import Collate
@@ -172,7 +174,7 @@ def test_files_that_do_not_fit_are_refused(parquet, saved, tmp_path):
     with pytest.raises(UsageError, match="cannot be read as Parquet"):
         Stream(pattern, cache=tmp_path / "cache")
     with pytest.raises(UsageError, match="no column words"):
-        Stream(str(parquet / "*.parquet"), ids="words", cache=tmp_path / "cache")
+        Stream(str(parquet / "*.parquet"), samples=Samples(ids="words"), cache=tmp_path / "cache")
     with pytest.raises(UsageError, match="balance and batch_tokens need"):
         Stream(str(parquet / "*.parquet"), balance=True, cache=tmp_path / "cache")
     with pytest.raises(UsageError, match="third-party files have none"):

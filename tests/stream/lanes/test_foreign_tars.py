@@ -21,7 +21,7 @@ from gristmill.core.errors import DamagedDatasetError, SampleError, UsageError
 from gristmill.storage.paths import find_files
 from gristmill.storage.stores.object_store import ObjectStore
 from gristmill.storage.user_cache import BlockCache, name_block
-from gristmill.stream import Collate, Stream
+from gristmill.stream import Cache, Collate, Samples, Stream
 from gristmill.stream.lanes import foreign_tars
 from gristmill.stream.lanes.table_blocks import identify_file
 from gristmill.stream.read_plan import plan_reads
@@ -141,7 +141,7 @@ def test_gaps_of_any_length_are_skipped(tmp_path_factory, monkeypatch, sizes, ha
 
 def test_a_cache_that_is_full_takes_no_more_blocks(tars, s3, tmp_path, small_blocks):
     url = upload(tars, s3, "tars")
-    stream = Stream(f"{url}/*.tar", epochs=1, cache=tmp_path / "cache", cache_bytes=20_000)
+    stream = Stream(f"{url}/*.tar", epochs=1, cache=Cache(tmp_path / "cache", max_bytes=20_000))
     kept = sum(path.stat().st_size for path in (tmp_path / "cache" / "blocks").rglob("*") if path.is_file())
     assert 0 < kept <= 20_000
     assert len(set(keys_of(stream.batches(7)))) == 60
@@ -180,7 +180,7 @@ def test_texts_are_tokenized_by_workers_and_resumed_with_others(tars, tokenizer,
 
     def make():
         settings = {"tokenizer": tokenizer.path, "text": "txt"}
-        return Stream(data, seed=5, epochs=2, tokenize=settings, cache=tmp_path / "cache")
+        return Stream(data, seed=5, epochs=2, samples=Samples(tokenize=settings), cache=tmp_path / "cache")
 
     order = [int(key) for key in keys_of(Stream(data, seed=5, epochs=2, cache=tmp_path / "cache").batches(1))]
     expected = [[*engine.encode([TEXTS[number]])[0].tolist(), engine.eos_id] for number in order]
@@ -214,8 +214,7 @@ def test_transform_runs_before_tokenize_and_rows_can_be_cut(tars, tokenizer):
         str(tars / "*.tar"),
         epochs=1,
         shuffle=False,
-        transform=add_mark,
-        tokenize=settings,
+        samples=Samples(transform=add_mark, tokenize=settings),
         collate=Collate(fields=("input_ids", "labels", "position_ids"), pad_id=9),
     )
     batch = stream.rows(0, 4)
@@ -227,13 +226,15 @@ def test_transform_runs_before_tokenize_and_rows_can_be_cut(tars, tokenizer):
 
 
 def test_tokens_in_tars_become_rows(tars):
-    stream = Stream(str(tars / "*.tar"), epochs=1, shuffle=False, ids="npy")
+    stream = Stream(str(tars / "*.tar"), epochs=1, shuffle=False, samples=Samples(ids="npy"))
     batches = list(stream.batches(7))
     assert rows_of(batches) == IDS
     assert batches[0]["labels"][0].tolist()[: len(IDS[0])] == IDS[0]
     assert (batches[0]["labels"][0][len(IDS[0]) :] == -100).all()
     # ranks without rows get batches as wide as the global one
-    empty = Stream(str(tars / "t-1.tar"), epochs=1, shuffle=False, ids="npy").batch(0, 2, rank=1, world_size=2)
+    empty = Stream(str(tars / "t-1.tar"), epochs=1, shuffle=False, samples=Samples(ids="npy")).batch(
+        0, 2, rank=1, world_size=2
+    )
     assert empty["input_ids"].shape == (2, len(IDS[30]))
     assert not empty.row_mask.any()
 
@@ -241,23 +242,23 @@ def test_tokens_in_tars_become_rows(tars):
 def test_wrong_use_is_refused(tars, tokenizer, tmp_path):
     folder = tokenizer.path
     pattern = str(tars / "*.tar")
-    for options, words in (
-        ({"tokenize": {"tokenizer": folder, "texts": "txt"}}, "texts"),
-        ({"tokenize": {"tokenizer": folder, "max_tokens": 0}}, "max_tokens"),
-        ({"tokenize": 3}, "tokenize"),
-        ({"tokenize": folder, "ids": "npy"}, "ids"),
-        ({"collate": Collate()}, "collate"),
-        ({"ids": "npy", "tokens": 9}, "tokens"),
+    for samples, options, words in (
+        ({"tokenize": {"tokenizer": folder, "texts": "txt"}}, {}, "texts"),
+        ({"tokenize": {"tokenizer": folder, "max_tokens": 0}}, {}, "max_tokens"),
+        ({"tokenize": 3}, {}, "tokenize"),
+        ({"tokenize": folder, "ids": "npy"}, {}, "ids"),
+        ({}, {"collate": Collate()}, "collate"),
+        ({"ids": "npy"}, {"tokens": 9}, "tokens"),
     ):
         with pytest.raises(UsageError, match=words):
-            Stream(pattern, **options)
+            Stream(pattern, samples=Samples(**samples), **options)
     with pytest.raises(UsageError, match="no text"):
-        Stream(pattern, tokenize={"tokenizer": folder, "text": "caption"}).rows(0, 1)
+        Stream(pattern, samples=Samples(tokenize={"tokenizer": folder, "text": "caption"})).rows(0, 1)
     with pytest.raises(UsageError, match="not a list of token ids"):
-        Stream(pattern, ids="txt").rows(0, 1)
+        Stream(pattern, samples=Samples(ids="txt")).rows(0, 1)
     write_tar(tmp_path / "bad.tar", [(0, [("npy", b"\x93NUMPY rubbish")])])
     with pytest.raises(SampleError, match="npy"):
-        Stream(tmp_path / "bad.tar", ids="npy").rows(0, 1)
+        Stream(tmp_path / "bad.tar", samples=Samples(ids="npy")).rows(0, 1)
 
 
 def test_the_state_of_files_that_were_only_touched(tmp_path):
@@ -300,8 +301,15 @@ def lines(tmp_path):
 def test_json_lines_stream_like_tars(lines, s3, tmp_path, small_blocks, tokenizer):
     url = upload(lines, s3, "lines")
     for shuffle in (True, False, {"blocks": 2}):
-        local = Stream(str(lines / "*.jsonl"), seed=3, epochs=1, shuffle=shuffle, transform=dict)
-        remote = Stream(f"{url}/*.jsonl", seed=3, epochs=1, shuffle=shuffle, transform=dict, cache=tmp_path / "cache")
+        local = Stream(str(lines / "*.jsonl"), seed=3, epochs=1, shuffle=shuffle, samples=Samples(transform=dict))
+        remote = Stream(
+            f"{url}/*.jsonl",
+            seed=3,
+            epochs=1,
+            shuffle=shuffle,
+            samples=Samples(transform=dict),
+            cache=tmp_path / "cache",
+        )
         order = [n for batch in local.batches(11) for n in batch["n"][batch.row_mask].tolist()]
         assert sorted(order) == list(range(60))
         assert (order == list(range(60))) == (shuffle is False)
@@ -311,14 +319,24 @@ def test_json_lines_stream_like_tars(lines, s3, tmp_path, small_blocks, tokenize
             state = remote.state_dict()
             if len(read) == 21:
                 break
-        rest = Stream(f"{url}/*.jsonl", seed=3, epochs=1, shuffle=shuffle, transform=dict, cache=tmp_path / "cache")
+        rest = Stream(
+            f"{url}/*.jsonl",
+            seed=3,
+            epochs=1,
+            shuffle=shuffle,
+            samples=Samples(transform=dict),
+            cache=tmp_path / "cache",
+        )
         rest.load_state_dict(state)
         read += [n for batch in rest.batches(5) for n in batch["n"][batch.row_mask].tolist()]
         assert read == order
-    plain = Stream(str(lines / "*.jsonl"), shuffle=False, epochs=1, ids="input_ids")
+    plain = Stream(str(lines / "*.jsonl"), shuffle=False, epochs=1, samples=Samples(ids="input_ids"))
     assert rows_of(plain.batches(7)) == IDS
     texts = Stream(
-        str(lines / "*.jsonl"), shuffle=False, epochs=1, tokenize={"tokenizer": tokenizer.path, "text": "text"}
+        str(lines / "*.jsonl"),
+        shuffle=False,
+        epochs=1,
+        samples=Samples(tokenize={"tokenizer": tokenizer.path, "text": "text"}),
     )
     assert len(rows_of(texts.batches(7))) == 60
 

@@ -30,7 +30,7 @@ from gristmill.storage import user_cache as block_cache
 from gristmill.storage.stores import retries
 from gristmill.storage.stores.open_store import forget_stores
 from gristmill.storage.user_cache import BlockCache
-from gristmill.stream import Stream
+from gristmill.stream import Cache, Stream
 from gristmill.stream.mapped_memory import ReadAhead
 from gristmill.stream.read_plan import plan_reads
 from gristmill.stream.torch import TorchDataset
@@ -91,7 +91,7 @@ def test_with_a_cache_of_a_tenth_and_faults_at_every_third_request(remote, oracl
     try:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         forget_stores()
-        stream = remote(rows=106, cache_bytes=total // 10)
+        stream = remote(rows=106, cache=Cache(remote.cache, max_bytes=total // 10))
         assert ids_of(stream.batches(5)) == oracle[:106]
     finally:
         proxy.close()
@@ -133,7 +133,8 @@ def test_elastic_resume_with_worker_processes_faults_and_a_small_cache(remote, o
             forget_stores()
             iterators = []
             for rank in range(world_size):
-                dataset = TorchDataset(remote(epochs=2, cache_bytes=total // 10), 2, rank=rank, world_size=world_size)
+                stream = remote(epochs=2, cache=Cache(remote.cache, max_bytes=total // 10))
+                dataset = TorchDataset(stream, 2, rank=rank, world_size=world_size)
                 if state is not None:
                     dataset.load_state_dict(json.loads(state))
                 loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=method)
@@ -171,10 +172,12 @@ def test_blocks_are_fetched_once_and_as_planned(remote, monkeypatch):
     assert (cache.num_fetches, cache.fetched_bytes) == (plan.requests, plan.bytes_read)
     assert plan.bytes_read == plan.distinct_bytes == int(fresh.reader.table.blocks.bytes.sum())
     assert plan.needed_cache_bytes < plan.distinct_bytes
-    small = remote(epochs=1, cache_bytes=plan.needed_cache_bytes)
+    small = remote(epochs=1, cache=Cache(remote.cache, max_bytes=plan.needed_cache_bytes))
     assert plan_reads(small, 3, 1, 1000).bytes_read > plan.bytes_read
     assert plan.rows == 53  # the last batch is not full
-    in_order = remote(epochs=1, shuffle=False, cache=remote.cache.with_name("small"), cache_bytes=plan.bytes_read // 3)
+    in_order = remote(
+        epochs=1, shuffle=False, cache=Cache(remote.cache.with_name("small"), max_bytes=plan.bytes_read // 3)
+    )
     assert sum(1 for _ in in_order.batches(3)) == plan.steps
     assert in_order.reader.table.blocks.cache.num_fetches == plan.requests  # nothing goes before it is used
 
@@ -236,11 +239,11 @@ def _third_of_them(line, number):
 
 RANKS = """
 import sys, threading
-from gristmill.stream import Stream
+from gristmill.stream import Cache, Stream
 url, cache, cache_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 rows = {}
 def read(rank):
-    stream = Stream(url, seed=7, cache=cache, cache_bytes=cache_bytes, rows=int(sys.argv[4]))
+    stream = Stream(url, seed=7, cache=Cache(cache, max_bytes=cache_bytes), rows=int(sys.argv[4]))
     rows[rank] = [batch["input_ids"].tolist() for batch in stream.batches(2, rank, 4)]
 threads = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
 print("begun", flush=True)
@@ -274,7 +277,8 @@ def test_two_jobs_of_four_ranks_share_a_cache_and_one_is_killed(remote, oracle):
     known_checksums = set(remote().reader.table.blocks.checksums.tolist())
     for path in cached_blocks(remote.cache):
         assert xxhash.xxh3_64_intdigest(path.read_bytes()) in known_checksums
-    stream = remote(rows=53, cache_bytes=total // 5)  # what the killed job was writing is gone after an eviction
+    # What the killed job was writing is gone after an eviction.
+    stream = remote(rows=53, cache=Cache(remote.cache, max_bytes=total // 5))
     assert ids_of(stream.batches(4)) == oracle[:53]
     stream.reader.table.blocks.cache._evict()
     assert not list(remote.cache.glob("blocks/*/.*.tmp"))

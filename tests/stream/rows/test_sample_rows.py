@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import gristmill as gm
 from gristmill import steps
 from gristmill.core.errors import DamagedDatasetError, SampleError, UsageError
-from gristmill.stream import Stream
+from gristmill.stream import Samples, Stream
 from gristmill.stream.rows import sample_shards
 from gristmill.stream.torch import TorchDataset, TorchLoader, TorchRows
 
@@ -134,7 +134,7 @@ def test_numbers_and_tensors_are_joined_without_a_loss(made):
             "words": np.array(["a", "mill"]),
         }
 
-    stream = Stream(made / "out-tars", seed=3, epochs=1, transform=measure)
+    stream = Stream(made / "out-tars", seed=3, epochs=1, samples=Samples(transform=measure))
     assert [list(words) for words in next(iter(TorchLoader(stream, 8)))["words"]] == [["a", "mill"]] * 8
     batch = stream.batch(0, 8)
     assert batch["mean"].dtype == np.float32
@@ -150,7 +150,7 @@ def fail_at(record, bad):
 
 
 def test_a_sample_that_fails_raises_and_is_named(made):
-    stream = Stream(made / "out-tars", seed=3, epochs=1, transform=partial(fail_at, bad=("007",)))
+    stream = Stream(made / "out-tars", seed=3, epochs=1, samples=Samples(transform=partial(fail_at, bad=("007",))))
     with pytest.raises(SampleError, match="cannot use cats/007") as caught:
         list(stream.batches(4))
     assert "('cats/007', sample 3 of" in caught.value.message
@@ -161,11 +161,11 @@ def test_a_sample_that_fails_raises_and_is_named(made):
 @pytest.mark.filterwarnings("ignore:row .* another sample takes its place")
 def test_replacements_depend_on_the_row_alone(made):
     transform = partial(fail_at, bad=("003", "007", "010"))
-    whole = Stream(made / "out-tars", seed=3, epochs=1, transform=fail_at and partial(fail_at, bad=()))
+    whole = Stream(made / "out-tars", seed=3, epochs=1, samples=Samples(transform=fail_at and partial(fail_at, bad=())))
     plain = keys_of(whole.batches(5))
 
     def make():
-        return Stream(made / "out-tars", seed=3, epochs=1, transform=transform, on_error="replace")
+        return Stream(made / "out-tars", seed=3, epochs=1, samples=Samples(transform=transform, on_error="replace"))
 
     replaced = keys_of(make().batches(5))
     assert len(replaced) == NUM
@@ -179,16 +179,16 @@ def test_replacements_depend_on_the_row_alone(made):
 
 @pytest.mark.filterwarnings("ignore:row .* another sample takes its place")
 def test_when_all_fail_nothing_is_returned(made):
-    stream = Stream(made / "out-tars", epochs=1, transform=lambda record: 1 / 0, on_error="replace")
+    stream = Stream(made / "out-tars", epochs=1, samples=Samples(transform=lambda record: 1 / 0, on_error="replace"))
     with pytest.raises(SampleError, match="division"):
         stream.rows(0, 1)
 
 
 def test_a_transform_must_return_a_sample(made):
-    stream = Stream(made / "out-tars", epochs=1, transform=len, on_error="replace")
+    stream = Stream(made / "out-tars", epochs=1, samples=Samples(transform=len, on_error="replace"))
     with pytest.raises(UsageError, match="returned int"):
         stream.rows(0, 1)
-    stream = Stream(made / "out-tars", epochs=1, transform=lambda record: None)
+    stream = Stream(made / "out-tars", epochs=1, samples=Samples(transform=lambda record: None))
     with pytest.raises(UsageError, match="skips all"):
         stream.rows(0, 1)
 
@@ -214,7 +214,12 @@ def read_with(kind, stream):
 def test_what_is_replaced_and_skipped_is_counted_by_every_loader(made, kind):
     bad = ("003", "007", "010")
     for function, name in ((fail_at, "replaced"), (leave_out_at, "skipped")):
-        stream = Stream(made / "out-tars", seed=3, epochs=1, transform=partial(function, bad=bad), on_error="replace")
+        stream = Stream(
+            made / "out-tars",
+            seed=3,
+            epochs=1,
+            samples=Samples(transform=partial(function, bad=bad), on_error="replace"),
+        )
         keys = read_with(kind, stream)
         assert len(keys) == NUM
         assert not any(key[-3:] in bad for key in keys)
@@ -227,7 +232,9 @@ def test_what_is_replaced_and_skipped_is_counted_by_every_loader(made, kind):
 
 
 def test_the_first_replaced_sample_is_a_warning_that_names_its_key(made):
-    stream = Stream(made / "out-tars", epochs=1, transform=partial(fail_at, bad=("007",)), on_error="replace")
+    stream = Stream(
+        made / "out-tars", epochs=1, samples=Samples(transform=partial(fail_at, bad=("007",)), on_error="replace")
+    )
     with pytest.warns(UserWarning, match=r"'cats/007', sample \d+ of .*\.tar.*another sample takes its place"):
         list(stream.batches(NUM))
 
@@ -239,7 +246,9 @@ def test_above_a_share_samples_that_others_replace_are_an_error(made, function, 
 
     def make(share):
         transform = partial(function, bad=("003", "007", "010"))
-        stream = Stream(made / "out-tars", epochs=9, transform=transform, on_error="replace", **{name: share})
+        stream = Stream(
+            made / "out-tars", epochs=9, samples=Samples(transform=transform, on_error="replace", **{name: share})
+        )
         return list(stream.batches(10))
 
     assert make(0.3)
@@ -252,7 +261,9 @@ def test_above_a_share_samples_that_others_replace_are_an_error(made, function, 
 def test_the_share_is_that_of_all_workers_and_epochs(made):
     """3 of 23 are bad: in an epoch, each of two workers replaces fewer than can be an error."""
     transform = partial(fail_at, bad=("003", "007", "010"))
-    stream = Stream(made / "out-tars", epochs=9, transform=transform, on_error="replace", max_replaced=0.05)
+    stream = Stream(
+        made / "out-tars", epochs=9, samples=Samples(transform=transform, on_error="replace", max_replaced=0.05)
+    )
     loader = DataLoader(TorchDataset(stream, 4, rank=0, world_size=1), batch_size=None, num_workers=2)
     with pytest.raises(SampleError, match="the workers of this rank have read could not be used"):
         list(itertools.chain.from_iterable(loader for _ in range(9)))
@@ -260,7 +271,7 @@ def test_the_share_is_that_of_all_workers_and_epochs(made):
 
 @pytest.mark.parametrize("decode", ["bytes", "pil", len])
 def test_decode(made, decode):
-    [sample] = Stream(made / "out-tars", shuffle=False, epochs=1, decode=decode).samples(np.arange(1))
+    [sample] = Stream(made / "out-tars", shuffle=False, epochs=1, samples=Samples(decode=decode)).samples(np.arange(1))
     content = photo(int(sample["__key__"][-3:]), "PNG", width=8, height=6)
     if decode == "bytes":
         assert sample["image"] == content
@@ -274,7 +285,7 @@ def test_ragged_samples_are_lists_and_the_rest_is_blank(made):
     def widen(record):
         return {"x": np.ones(int(record["__key__"][-3:])), "n": int(record["__key__"][-3:]), "name": record["__key__"]}
 
-    stream = Stream(made / "out-tars", seed=3, epochs=1, transform=widen)
+    stream = Stream(made / "out-tars", seed=3, epochs=1, samples=Samples(transform=widen))
     batch = stream.batch(0, 4)
     assert [len(value) for value in batch["x"]] == batch["n"].tolist()
     last = Stream(made / "out-tars", seed=3, epochs=1).batch(2, 10)
@@ -292,7 +303,7 @@ def test_ragged_images_can_be_written(made):
     def cut(record):
         return {"x": record["image"][: 1 + int(record["__key__"][-3:]) % 4]}
 
-    batch = Stream(made / "out-tars", seed=3, epochs=1, transform=cut).batch(0, 8)
+    batch = Stream(made / "out-tars", seed=3, epochs=1, samples=Samples(transform=cut)).batch(0, 8)
     assert isinstance(batch["x"], list)
     assert all(value.flags.writeable for value in batch["x"])
 
@@ -333,7 +344,7 @@ def test_what_cannot_be_streamed_is_refused(made, tmp_path):
     with pytest.raises(UsageError, match="tokens"):
         Stream(made / "out-tars", tokens=5)
     with pytest.raises(UsageError, match="on_error"):
-        Stream(made / "out-tars", on_error="skip")
+        Stream(made / "out-tars", samples=Samples(on_error="skip"))
     cut = tmp_path / "cut.tar"
     cut.write_bytes(next((made / "out-tars/train/s").iterdir()).read_bytes()[:700])
     with pytest.raises(UsageError, match=r"cut short|end mark"):
@@ -369,7 +380,7 @@ def test_members_of_foreign_tars_that_are_not_what_they_say(tmp_path):
         list(Stream(tmp_path / "a.tar", epochs=1).batches(2))
     assert "on_error='replace'" in caught.value.help
     assert "('3', sample 3 of" in str(caught.value)
-    stream = Stream(tmp_path / "a.tar", epochs=1, shuffle=False, on_error="replace")
+    stream = Stream(tmp_path / "a.tar", epochs=1, shuffle=False, samples=Samples(on_error="replace"))
     with pytest.warns(UserWarning, match="another sample takes its place"):
         samples = stream.samples(np.arange(6))
     assert [sample["cls"] for sample in samples] == ["cat"] * 6

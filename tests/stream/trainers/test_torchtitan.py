@@ -13,7 +13,7 @@ from gristmill_testing.token_datasets import write_tokens
 
 from gristmill.core.errors import UsageError
 from gristmill.shards.dataset import open_dataset
-from gristmill.stream import Stream
+from gristmill.stream import Cache, Stream
 
 install_titan_interface()
 
@@ -107,12 +107,12 @@ def test_sizes_that_do_not_fit_are_refused(packed, tmp_path):
 @pytest.mark.full
 def test_the_config_has_every_argument_of_a_stream_that_fits(packed, tmp_path):
     """All but those for samples, images and rows that differ in length, and `collate`, which the trainer decides."""
-    others = {"collate", "decode", "transform", "tokenize", "ids", "on_error", "max_replaced", "max_skipped", "images"}
+    others = {"collate", "samples"}
     arguments = inspect.signature(Stream).parameters
     names = {field.name for field in dataclasses.fields(StreamDataLoader.Config)}
     assert set(arguments) - others - {"batch_tokens"} <= names
     options = {"sources": ["web"], "shuffle": {"blocks": 2}, "rows": 40, "rows_per_epoch": 10, "drop_last": True}
-    loader = build(packed, cache=str(tmp_path), cache_bytes=1 << 20, **options)
+    loader = build(packed, cache=Cache(tmp_path, max_bytes=1 << 20), **options)
     stream = Stream(packed, seed=7, **options)
     expected = [row for _ in range(4) for batch in stream_pass(stream) for row in batch]
     assert [row for batch in loader for row in rows_of(batch)] == expected

@@ -10,8 +10,7 @@ import click
 
 from gristmill.cli.options import Choice, Size
 from gristmill.core.errors import UsageError
-from gristmill.stream import Collate, Stream
-from gristmill.stream.lanes.arguments import DEFAULT_CACHE_BYTES
+from gristmill.stream import Cache, Collate, Stream
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,8 +70,7 @@ def stream_arguments(function: F) -> F:
                 "sources": None if sources is None else sources.split(","),
                 "seed": saved.get("seed", 0) if seed is None else seed,
                 "shuffle": {"blocks": shuffle_blocks} if shuffle_blocks else shuffle,
-                "cache": cache,
-                "cache_bytes": cache_bytes,
+                "cache": Cache(cache, max_bytes=cache_bytes),
                 "epochs": epochs,
                 "rows_per_epoch": rows_per_epoch,
                 "balance": balance,
@@ -89,7 +87,7 @@ def stream_arguments(function: F) -> F:
         click.option(
             "--cache-bytes",
             type=Size(),
-            default=DEFAULT_CACHE_BYTES,
+            default=Cache().max_bytes,
             help="Size of that cache, such as 500GB. Default: 64 GiB.",
         ),
         click.option("--cache", help="Local folder that caches a dataset on a store. Default: in your cache folder."),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, cast
 
 import msgspec
 
@@ -20,7 +21,10 @@ from gristmill.core.checks import (
 from gristmill.core.errors import UsageError
 from gristmill.stream.collate import Collate
 
-DEFAULT_CACHE_BYTES = 64 << 30
+Weights = Mapping[str, float]
+MixtureLike = Weights | Mapping[str, Weights] | Sequence[tuple[int, Weights] | tuple[int, Weights, str]]
+StreamData = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]
+
 MAX_BATCH = 1 << 24
 """The most rows of a rank in a batch, and the most ranks."""
 
@@ -46,56 +50,164 @@ class BatchTokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The rows of the order among which similar ones are found."""
 
 
-class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `Stream`, with absolute paths."""
+def _set(struct: msgspec.Struct, **values: Any) -> None:
+    for name, value in values.items():
+        msgspec.structs.force_setattr(struct, name, value)
 
-    data: Any
-    mixture: Any
-    weights_in: str
-    split: str | None
-    sources: Any
-    seed: int
-    shuffle: Any
-    """True, False, or `{"blocks": n}`."""
-    epochs: float | None
-    rows: int | None
-    tokens: int | None
-    rows_per_epoch: int | None
-    max_epochs: Any
-    drop_last: bool
-    collate: Collate | None
-    balance: bool = False
-    batch_tokens: Any = None
-    """`BatchTokens`; None: batches have a number of rows."""
-    decode: Any = None
-    """For samples: `numpy`, `pil`, `bytes` or a function of the bytes; None: not set."""
-    transform: Any = None
-    tokenize: Any = None
-    """For samples with texts: `TokenizeTexts`; None: batches hold samples."""
-    ids: Any = None
-    """The column of token ids, in samples and third-party tables; None: batches of samples hold samples."""
-    on_error: str = "raise"
+
+def _check_share(name: str, share: Any) -> float:
+    if not 0 <= check_real_number(name, share) <= 1:
+        raise UsageError(f"{name} is a share of samples, from 0 to 1, not {share!r:.80}")
+    return float(share)
+
+
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream makes batches of what is stored as samples: `Stream("out", samples=Samples(transform=prepare))`."""
+
+    decode: str | Callable[[bytes], Any] | None = None
+    """What becomes of images: "numpy" (the default; height, width and 3 channels of 8 bits), "pil", "bytes" (as they
+    are stored), or a function of the bytes.
+    """
+    transform: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
+    """A function of each sample, a dict of its columns; it runs where batches are made. If it returns None, the sample
+    is skipped: another one replaces it, as with `on_error="replace"`.
+    """
+    tokenize: str | Mapping[str, Any] | TokenizeTexts | None = None
+    """For samples with texts, a tokenizer, or a dict with `tokenizer`, `text` (the column), `max_tokens`, `add_eos` and
+    `add_bos`: texts are encoded where batches are made, and batches are those of `collate`.
+    """
+    ids: str | None = None
+    """The column of token ids, in samples or third-party tables; `input_ids` of tables needs no mention."""
+    images: str | os.PathLike[str] | None = None
+    """For chats with images, the folder or the tars that the recipe names: `batch["images"]` then has for each row its
+    images in order, as bytes or as `decode` says. None: it has references.
+    """
+    on_error: Literal["raise", "replace"] = "raise"
+    """What to do with a sample that cannot be decoded or transformed: "raise", or "replace" it by another one, chosen
+    by a hash of seed, row and attempt. `accounting` counts them.
+    """
     max_replaced: float = 0.01
+    """The share of samples above which `on_error="replace"` raises, in one process or all workers."""
     max_skipped: float = 0.5
-    images: Any = None
-    """For chats with images: the folder or the tars of the images; None: batches have references."""
-    cache: Any = None
-    """The folder for blocks of remote datasets; None: the user's."""
-    cache_bytes: int = DEFAULT_CACHE_BYTES
+    """The same for samples that `transform` skips."""
 
     def __post_init__(self) -> None:
-        check_choice("weights_in", self.weights_in, ("rows", "tokens"))
-        if isinstance(self.sources, str) or not isinstance(self.sources, Collection | None):
-            raise UsageError(f'sources must be a list such as ["web"], not {self.sources!r:.80}')
         check_choice("on_error", self.on_error, ("raise", "replace"))
         if not callable(self.decode) and self.decode is not None:
             check_choice("decode", self.decode, ("numpy", "pil", "bytes"))
         if self.transform is not None and not callable(self.transform):
             raise UsageError(f"transform must be a function of a sample, not {self.transform!r:.80}")
-        if not isinstance(self.ids, str | None) or (self.ids and self.tokenize is not None):
+        ids: Any = self.ids
+        if not isinstance(ids, str | None) or (ids and self.tokenize is not None):
             raise UsageError("ids names the column of token ids, of samples that are not tokenized", help='ids="npy"')
+        _set(
+            self,
+            tokenize=None if self.tokenize is None else _parse_tokenize(self.tokenize),
+            images=None if self.images is None else _make_absolute(self.images),
+            max_replaced=_check_share("max_replaced", self.max_replaced),
+            max_skipped=_check_share("max_skipped", self.max_skipped),
+        )
+
+    @property
+    def makes_tokens(self) -> bool:
+        """Whether rows of tokens are made of samples."""
+        return self.tokenize is not None or self.ids is not None
+
+    @property
+    def tokenizing(self) -> TokenizeTexts | None:
+        """The settings by which texts are encoded; None: they are not."""
+        return cast("TokenizeTexts | None", self.tokenize)
+
+    @property
+    def image_files(self) -> str | None:
+        """The folder or the tars of the images, as an absolute path or a URL."""
+        return cast("str | None", self.images)
+
+
+class Cache(msgspec.Struct, frozen=True):
+    """Where a stream keeps blocks of datasets on a store: `Cache("/local/cache", max_bytes=500 << 30)`."""
+
+    folder: str | os.PathLike[str] | None = None
+    """A folder on a local disk. Default: in your cache folder."""
+    max_bytes: int = 64 << 30
+    """The size of that folder, above which the blocks used longest ago are removed, such as 500GB. Default: 64 GiB."""
+
+    def __post_init__(self) -> None:
+        _set(
+            self,
+            folder=_check_cache(self.folder),
+            max_bytes=check_whole_number("max_bytes of cache", self.max_bytes, least=1),
+        )
+
+
+class _Data(msgspec.Struct, frozen=True):
+    data: StreamData
+    """The folder of a dataset, or several by name: `{"web": "out/web", "code": ("out/code", 0.3)}`, with a weight for
+    all of them or for none. It may also name files that were not written here: tars of samples
+    (`"shards/a-{000..099}.tar"`), JSON Lines (`"data/*.jsonl"`), Parquet files (`"s3://bucket/*.parquet"`), a folder of
+    `datasets`, or a local folder of images.
+    """
+
+
+class StreamArguments(_Data, frozen=True, kw_only=True):
+    """The arguments of `Stream`, checked and with absolute paths. Streams and commands take them from here."""
+
+    mixture: MixtureLike | None = None
+    """The weights of the sources (of the datasets, if there are several), or phases `[(0, weights), (row, …)]`, or
+    `{"epochs": {"web": 1, "code": 2}}`. None: the manifest's mixture, without sources that have no rows in this split (`left_out`); if it has none, all rows are
+    shuffled together and each is read once an epoch.
+    """
+    weights_in: Literal["rows", "tokens"] = "rows"
+    """Whether weights are shares of rows or of tokens."""
+    split: str | None = None
+    """The split to read. Default: train if there is one."""
+    sources: Sequence[str] | None = None
+    """Read only these sources."""
+    seed: int = 0
+    """The seed of the order."""
+    shuffle: bool | Mapping[str, int] = True
+    """False: each source in the order of its records. `{"blocks": n}`: blocks of consecutive rows in random order, and
+    the rows of n of them shuffled together, so that a remote block is fetched once an epoch.
+    """
+    epochs: float | None = None
+    """End after this many times the number of rows. Without weights, each pass of a loader is an epoch."""
+    rows: int | None = None
+    """End after this many rows."""
+    tokens: int | None = None
+    """End after the rows that hold this many tokens, by the mean of each source. Without `epochs`, `rows` and `tokens`
+    the stream is endless.
+    """
+    rows_per_epoch: int | None = None
+    """The rows of an epoch, which is one pass of a loader. With weights an epoch has no other definition: without
+    this, the stream is one pass.
+    """
+    max_epochs: float | Mapping[str, float] | None = None
+    """Refuse an end that reads a source more often: a number, or one for each source."""
+    drop_last: bool = False
+    """Leave out the rows of an incomplete last batch. False: fill it up with empty rows."""
+    balance: bool = False
+    """Deal the rows of a global batch to ranks by their attention cost, instead of one slice each."""
+    batch_tokens: int | Mapping[str, int] | None = None
+    """For rows that are not packed: put rows of similar lengths into batches of at most that many tokens, with padding.
+    Loaders then get no `batch_size`. `{"tokens": n, "window": rows}` also sets among how many rows of the order similar
+    ones are found (4,096).
+    """
+    collate: Collate | None = None
+    """What a batch of tokens holds."""
+    samples: Samples = Samples()
+    """How samples, texts, third-party ids and images become batches."""
+    cache: str | os.PathLike[str] | Cache | None = None
+    """The folder on a local disk for the blocks of datasets on a store, or a `Cache` with its size."""
+
+    def __post_init__(self) -> None:
+        check_choice("weights_in", self.weights_in, ("rows", "tokens"))
+        sources: Any = self.sources
+        if isinstance(sources, str) or not isinstance(sources, Collection | None):
+            raise UsageError(f'sources must be a list such as ["web"], not {self.sources!r:.80}')
         if not isinstance(self.collate, Collate | None):
             raise UsageError(f"collate must be a Collate, not {self.collate!r:.80}")
+        if not isinstance(self.samples, Samples):
+            raise UsageError(f"samples must be a Samples, not {self.samples!r:.80}")
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
         checked_ends = {
             name: check_positive_number(name, end) if name == "epochs" else check_whole_number(name, end, least=1)
@@ -106,46 +218,58 @@ class StreamArguments(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"a stream has one end, but {' and '.join(checked_ends)} are set", help="set only one of them"
             )
-        changes = {
-            "data": _make_absolute(self.data),
-            "mixture": self.mixture if isinstance(self.mixture, Mapping) else self.mixture or None,
-            "seed": check_seed(self.seed),
-            "shuffle": _check_shuffle(self.shuffle),
-            "cache": _check_cache(self.cache),
-            "max_replaced": _check_share("max_replaced", self.max_replaced),
-            "max_skipped": _check_share("max_skipped", self.max_skipped),
-            "cache_bytes": check_whole_number("cache_bytes", self.cache_bytes, least=1),
-            "balance": check_bool("balance", self.balance),
-            "drop_last": check_bool("drop_last", self.drop_last),
-            "max_epochs": _check_limits(self.max_epochs),
-            **checked_ends,
-        }
-        if self.batch_tokens is not None:
-            changes["batch_tokens"] = _parse_batch_tokens(self.batch_tokens)
+        rows_per_epoch, batch_tokens = self.rows_per_epoch, cast("Any", self.batch_tokens)
+        if batch_tokens is not None:
+            batch_tokens = _parse_batch_tokens(batch_tokens)
             if self.balance:
                 raise UsageError(
                     "balance deals the rows of a batch to ranks, but with batch_tokens each rank has a separate batch",
                     help="leave one of them out",
                 )
-        if self.tokenize is not None:
-            changes["tokenize"] = _parse_tokenize(self.tokenize)
-        if self.images is not None:
-            changes["images"] = _make_absolute(self.images)
-        if self.rows_per_epoch is not None:
-            changes["rows_per_epoch"] = check_whole_number("rows_per_epoch", self.rows_per_epoch, least=1)
-        for name, value in changes.items():
-            msgspec.structs.force_setattr(self, name, value)
+        if rows_per_epoch is not None:
+            rows_per_epoch = check_whole_number("rows_per_epoch", rows_per_epoch, least=1)
+        _set(
+            self,
+            data=_make_absolute(self.data),
+            mixture=self.mixture if isinstance(self.mixture, Mapping) else self.mixture or None,
+            seed=check_seed(self.seed),
+            shuffle=_check_shuffle(self.shuffle),
+            cache=self.cache if isinstance(self.cache, Cache) else Cache(self.cache),
+            balance=check_bool("balance", self.balance),
+            drop_last=check_bool("drop_last", self.drop_last),
+            max_epochs=_check_limits(self.max_epochs),
+            rows_per_epoch=rows_per_epoch,
+            batch_tokens=batch_tokens,
+            **checked_ends,
+        )
 
     @property
     def window(self) -> int | None:
         """How many blocks are shuffled together; None: all rows, or none."""
-        return self.shuffle["blocks"] if isinstance(self.shuffle, dict) else None
+        return self.shuffle["blocks"] if isinstance(self.shuffle, Mapping) else None
 
     @property
     def end(self) -> tuple[str, float]:
         """Which of `epochs`, `rows` and `tokens` ends the stream, and its value. The value is infinite if none does."""
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}
         return next(((name, end) for name, end in ends.items() if end is not None), ("rows", math.inf))
+
+
+_Fields = ParamSpec("_Fields")
+
+
+def takes_fields(
+    struct: Callable[_Fields, object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _Fields], None]]:
+    """Give a constructor the arguments of a struct, for type checkers, editors and `help`."""
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    signature = inspect.Signature([*parameters, *inspect.signature(struct).parameters.values()])
+
+    def decorate(function: Callable[..., None]) -> Callable[Concatenate[Any, _Fields], None]:
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def _check_cache(cache: Any) -> str | None:
@@ -169,6 +293,8 @@ def _check_shuffle(shuffle: Any) -> Any:
 
 
 def _parse_batch_tokens(value: Any) -> BatchTokens:
+    if isinstance(value, BatchTokens):
+        return value
     settings = value if isinstance(value, Mapping) else {"tokens": value}
     if not set(settings) <= {"tokens", "window"} or "tokens" not in settings:
         raise UsageError(
@@ -181,6 +307,8 @@ def _parse_batch_tokens(value: Any) -> BatchTokens:
 
 def _parse_tokenize(value: Any) -> TokenizeTexts:
     """Parse the argument `tokenize`: the name of a tokenizer, or a dict with its settings."""
+    if isinstance(value, TokenizeTexts):
+        return value
     settings = {"tokenizer": value} if isinstance(value, str) else value
     try:
         parsed = msgspec.convert(settings, TokenizeTexts)
@@ -194,12 +322,6 @@ def _parse_tokenize(value: Any) -> TokenizeTexts:
         check_whole_number("max_tokens", parsed.max_tokens, least=1)
     path = os.path.abspath(parsed.tokenizer)  # noqa: PTH100
     return msgspec.structs.replace(parsed, tokenizer=path) if os.path.exists(path) else parsed  # noqa: PTH110
-
-
-def _check_share(name: str, share: Any) -> float:
-    if not 0 <= check_real_number(name, share) <= 1:
-        raise UsageError(f"{name} is a share of samples, from 0 to 1, not {share!r:.80}")
-    return float(share)
 
 
 def _check_limits(limits: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gristmill.core.checks import MAX_COUNT, check_choice, check_real_number, check_whole_number
@@ -13,12 +13,9 @@ from gristmill.order import Mixture
 from gristmill.stream.lanes.sources import make_fixed_weights_error, make_lane_name
 
 if TYPE_CHECKING:
-    from gristmill.stream.lanes.arguments import StreamArguments
+    from gristmill.stream.lanes.arguments import StreamArguments, Weights
     from gristmill.stream.lanes.row_order import RowOrder
     from gristmill.stream.lanes.sources import Lane, StreamDataset
-
-Weights = Mapping[str, float]
-MixtureLike = Weights | Mapping[str, Weights] | Sequence[tuple[int, Weights] | tuple[int, Weights, str]]
 
 COUNTS: Literal["counts"] = "counts"
 """The mark of a phase from a saved state: its numbers are not weights but rows of each lane in a period."""

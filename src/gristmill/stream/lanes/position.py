@@ -206,7 +206,7 @@ def make_state(
     order: RowOrder,
     *,
     seed: int,
-    shuffle: bool | dict[str, int],
+    shuffle: bool | Mapping[str, int],
     dataset_hash: str,
     window: list[int] | None = None,
 ) -> StreamState:

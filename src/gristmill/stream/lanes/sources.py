@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
@@ -32,16 +32,13 @@ from gristmill.stream.lanes.foreign_tables import describe_tables, names_images,
 from gristmill.stream.lanes.foreign_tars import describe_images, describe_samples, names_lines, names_tars
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from gristmill.shards.manifest import Manifest
-    from gristmill.stream.lanes.arguments import StreamArguments
+    from gristmill.stream.lanes.arguments import Cache, StreamArguments
     from gristmill.stream.lanes.table_blocks import ForeignDataset, TableFile
-
-    StreamData = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +218,9 @@ def _open(name: str, path: str, arguments: StreamArguments, *, weighted: bool, h
     if names_tars(path) or names_lines(path):
         foreign = describe_samples(path, partial(open_block_cache, arguments))
     elif names_tables(path):
-        as_samples = arguments.transform is not None or arguments.tokenize is not None
-        foreign = describe_tables(path, arguments.ids, as_samples=as_samples)
+        samples = arguments.samples
+        as_samples = samples.transform is not None or samples.tokenize is not None
+        foreign = describe_tables(path, samples.ids, as_samples=as_samples)
     elif names_images(path):
         foreign = describe_images(path)
     if foreign is not None:
@@ -250,7 +248,8 @@ def _open(name: str, path: str, arguments: StreamArguments, *, weighted: bool, h
 def open_block_cache(arguments: StreamArguments) -> BlockCache:
     """Open the cache of blocks that a stream names, or that of the user."""
     default = choose_cache_folder(str(Path.home()), sys.platform, "blocks")
-    return BlockCache(Path(arguments.cache or default), arguments.cache_bytes)
+    cache = cast("Cache", arguments.cache)
+    return BlockCache(Path(cache.folder or default), cache.max_bytes)
 
 
 def make_fixed_weights_error(path: str, manifest: Manifest, split: str) -> UsageError:
@@ -280,11 +279,12 @@ def _check_can_stream(path: str, manifest: Manifest, arguments: StreamArguments)
         manifest.shard_schema()  # raises for columns that rows of tokens cannot have
         return
     schema = manifest.schema.to_arrow()
-    is_prepared = arguments.tokenize is not None or arguments.transform is not None
+    is_prepared = arguments.samples.tokenize is not None or arguments.samples.transform is not None
     if not list_byte_columns(schema) and not is_prepared:
         raise UsageError(
             f"{path} holds {manifest.kind}, not rows of tokens",
-            help="add a `tokenize` step to its recipe, and `pack`, or tokenize when batches are made: tokenize=…",
+            help="add a `tokenize` step to its recipe, and `pack`, or tokenize when batches are made: "
+            "samples=Samples(tokenize=…)",
         )
     is_indexed = manifest.format == "arrow" or any(find_member(field) for field in schema)
     if manifest.format not in ("arrow", "webdataset") or not is_indexed:

@@ -181,7 +181,7 @@ class RowReader(StreamReader):
             self.table = RowTable(self._shards, at_random=bool(self._arguments.shuffle))
         else:
             self.table = RemoteTable(self._shards, self._cache)
-        images, decode = self._arguments.images, self._arguments.decode
+        images, decode = self._arguments.samples.image_files, self._arguments.samples.decode
         self._images = RowImages(self._shards, self.table, images, decode) if self._has_images else None
         self._row_sources = RowSources(self._shards, self._sources, self.table)
 

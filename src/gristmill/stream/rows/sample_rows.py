@@ -72,15 +72,15 @@ class Losses:
 def check_losses(losses: Losses, arguments: StreamArguments, readers_have: str) -> None:
     """Raise `SampleError` if more samples were replaced or skipped than the arguments allow."""
     for count, what, name, most in (
-        (losses.num_replaced, "could not be used", "max_replaced", arguments.max_replaced),
-        (losses.num_skipped, "were skipped by transform", "max_skipped", arguments.max_skipped),
+        (losses.num_replaced, "could not be used", "max_replaced", arguments.samples.max_replaced),
+        (losses.num_skipped, "were skipped by transform", "max_skipped", arguments.samples.max_skipped),
     ):
         if count > max(_FEW, most * losses.num_read):
             share = count / losses.num_read
             raise SampleError(
                 f"{count:,} of the {losses.num_read:,} samples that {readers_have} read {what}: {share:.1%}, and "
                 f"{name} is {most:.1%}",
-                help=f"find out why, or allow more: Stream(…, {name}={min(2 * share, 1):.2f})",
+                help=f"find out why, or allow more: Samples({name}={min(2 * share, 1):.2f})",
             )
 
 
@@ -98,8 +98,8 @@ class SampleRows(StreamReader):
         cache: BlockCache | None,
     ) -> None:
         super().__init__(lanes, order, arguments, num_rows, cache)
-        has_ids = arguments.tokenize is not None or arguments.ids is not None
-        self._ids = SampleIds(arguments.ids, arguments.tokenize) if has_ids else None
+        samples = arguments.samples
+        self._ids = SampleIds(samples.ids, samples.tokenizing) if samples.makes_tokens else None
         """What makes rows of tokens of samples, if the stream does."""
         schemas = {id(shard.schema): shard.schema for shard in self._shards}  # all shards of a dataset share one
         columns = {key: _find_media(schema) for key, schema in schemas.items()}
@@ -218,7 +218,7 @@ class SampleRows(StreamReader):
                 key = error.key if isinstance(error, MemberError) else key
                 failure = self._make_error(row, index, key, error)
                 is_last = num_failures == _MAX_FAILURES
-                if isinstance(error, UsageError) or self._arguments.on_error != "replace" or is_last:
+                if isinstance(error, UsageError) or self._arguments.samples.on_error != "replace" or is_last:
                     raise failure from error
                 if not self._has_warned:  # later ones are only counted
                     self._has_warned = True
@@ -242,7 +242,7 @@ class SampleRows(StreamReader):
         return int(self.table.shards_of(np.array([index]))[0])
 
     def _prepare(self, record: dict[str, Any], media: _MediaColumns) -> dict[str, Any] | None:
-        decode, transform = self._arguments.decode, self._arguments.transform
+        decode, transform = self._arguments.samples.decode or "numpy", self._arguments.samples.transform
         for name in media.structs:
             _unwrap(record, name)
         images = media.images
@@ -270,8 +270,8 @@ class SampleRows(StreamReader):
         if isinstance(error, GristmillError):
             error.add_note(f"in row {row:,} of the stream: {place}")
             return error
-        advice = "Stream(…, on_error='replace') takes another sample in its place"
-        if self._arguments.on_error == "replace":
+        advice = "Samples(on_error='replace') takes another sample in its place"
+        if self._arguments.samples.on_error == "replace":
             advice = f"the {_MAX_FAILURES} samples that were tried in its place cannot be used, either"
         return SampleError(
             f"row {row:,} of the stream ({place}) cannot be used: {type(error).__name__}: {error}", help=advice

@@ -15,7 +15,6 @@ from torchtitan.components.data.loader import BaseDataLoader
 
 from gristmill.core.errors import UsageError
 from gristmill.stream.collate import Collate
-from gristmill.stream.lanes.arguments import DEFAULT_CACHE_BYTES
 from gristmill.stream.stream import Stream
 from gristmill.stream.torch.loader import TorchLoader
 
@@ -47,8 +46,8 @@ class StreamDataLoader(BaseDataLoader):  # type: ignore[misc]  # torchtitan is n
         max_epochs: Any = None
         drop_last: bool = False
         balance: bool = False
-        cache: str | None = None
-        cache_bytes: int = DEFAULT_CACHE_BYTES
+        cache: Any = None
+        """A folder, or a `Cache` with its size."""
         num_threads: int = 1
         """The threads that make batches in advance; this one is of `TorchLoader`."""
 
