@@ -18,6 +18,7 @@ from typing import Any, Literal, Union
 import msgspec
 
 from gristmill import Recipe, steps
+from gristmill.core.recipe import RunSettings
 from gristmill.recipe.load import STEPS, step_class
 from gristmill.text.quality.counting import SCORES
 
@@ -51,6 +52,7 @@ SHORT_NAMES = {int: "integer", float: "number", str: "text", bool: "boolean"}
 def make_page() -> str:
     """Return the whole page."""
     sections = [INTRODUCTION, f"## Keys of a recipe\n\n{_make_table(Recipe)}"]
+    sections += [_make_section("run", RunSettings)]
     sections += [f"## Keys of a source\n\n{_make_table(steps.Read)}\n\n{SOURCE_STEPS}", STEPS_INTRODUCTION]
     sections += [
         _make_section(name, step_class(name))

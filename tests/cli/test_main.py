@@ -59,7 +59,7 @@ def test_help_lists_every_command_with_its_summary(run):
 def test_no_arguments_shows_help_as_wrong_use(run):
     code, _, err = run()
     assert code == 2
-    assert "Commands:" in err
+    assert "Maintain:" in err
 
 
 @pytest.mark.every_case

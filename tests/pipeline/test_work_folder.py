@@ -118,7 +118,7 @@ def test_with_workers_and_the_command_line(corpus, tmp_path, s3, capsys):
     plain = run(make_small_recipe(corpus, tmp_path / "plain"))
     (tmp_path / "recipe.yaml").write_text(gm.dump_recipe(make_small_recipe(corpus, tmp_path / "out")))
     words = ["run", tmp_path / "recipe.yaml", "--workers", 2, "--backend", "processes", "--json"]
-    command(*words, "--work", f"{s3.url}/tmp", "--keep-work")
+    command(*words, "--set", f"work={s3.url}/tmp", "--set", "run.keep_work=true")
     assert json.loads(capsys.readouterr().out)["dataset_hash"] == plain.manifest.dataset_hash
     [kept] = {path.partition("/")[0] for path in list_files(f"{s3.url}/tmp")}
     assert kept.startswith("gristmill-")
@@ -262,7 +262,7 @@ def test_the_command_refuses_them_too(corpus, tmp_path, monkeypatch, capsys):
     (tmp_path / "recipe.yaml").write_text(gm.dump_recipe(make_small_recipe(corpus, tmp_path / "out")))
     for work, message in [("", "work is empty"), ("s3://", "names no bucket")]:
         with pytest.raises(SystemExit) as ended:
-            main(["run", "recipe.yaml", "--backend", "serial", "--work", work])
+            main(["run", "recipe.yaml", "--backend", "serial", "--set", f"work={work!r}"])
         assert ended.value.code
         assert message in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"corpus", "recipe.yaml"}

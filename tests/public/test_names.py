@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 import gristmill as gm
+from gristmill.core.recipe import RunSettings
 from gristmill.stream import Samples
 
 NAMES = [
@@ -205,6 +206,7 @@ SIGNATURES = {
         "work": None,
         "storage_options": None,
         "allow_empty": False,
+        "run": RunSettings(),
         "report": None,
         "folder": None,
     },

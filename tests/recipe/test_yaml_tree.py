@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.recipe.yaml_tree import parse_value, parse_yaml
+from gristmill.recipe.yaml_tree import apply_overrides, edit_text, parse_value, parse_yaml
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,40 @@ def test_any_text_parses_or_is_refused(text):
         parse_yaml(text, "r.yaml")
     except UsageError:
         pass
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "steps.0.length.min_chars=9",
+        "steps.0.length.max_chars=null",
+        "steps.1.url.words=[a, b]",
+        "steps.2.scores.by_language.de.min_words=30",
+        "steps.2.scores.min_words=7",
+        "steps.3.c4.min_sentences=2",
+        "steps.4.code.max_lines=9",
+        "seed=3",
+        "run.timeout=60",
+    ],
+)
+def test_a_change_in_the_text_is_the_change_of_the_data_and_keeps_comments(override):
+    text = """\
+# the first
+output: out   # here
+seed: 0
+run:
+steps:
+  - length:   # of documents
+      min_chars: 5  # short
+      # the last
+  - url
+  - scores: {min_words: 5, by_language: {th: {min_words: 3}}}  # words
+  - c4: {}
+  - code:
+"""
+    edited = edit_text(text, [override])
+    tree = parse_yaml(text, "a")
+    apply_overrides(tree, [override])
+    assert parse_yaml(edited, "a").data == tree.data
+    for comment in ("# the first", "# here", "# of documents", "# short", "# the last", "# words"):
+        assert edited.count(comment) == 1

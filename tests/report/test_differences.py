@@ -184,3 +184,18 @@ def test_damage_is_named(tmp_path, capsys):
             main(["diff", str(tmp_path / "a"), str(tmp_path / "same"), *options])
         assert ended.value.code == 2  # 1 would say that they differ
     assert json.loads(capsys.readouterr().out)["exit_code"] == 2
+
+
+def test_a_mixed_dataset_is_compared_by_documents(tmp_path):
+    """The lane `mixed` of one is all sources of the other."""
+    sources = {}
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{name} {number}"}}\n' for number in range(20)))
+        sources[name] = steps.Read(read=str(tmp_path / f"{name}.jsonl"))
+    write = steps.Write(format="jsonl")
+    runs = {"plain": [write], "mixed": [steps.Shuffle(across="sources"), write]}
+    for name, chain in runs.items():
+        gm.run(gm.Recipe(sources=sources, steps=chain, output=str(tmp_path / name)), backend="serial")
+    [lane] = find_differences(*(open_dataset(tmp_path / name) for name in runs)).lanes
+    assert (lane.split, lane.source) == ("train", "mixed")
+    assert lane.is_reordered

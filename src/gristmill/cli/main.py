@@ -25,31 +25,43 @@ from gristmill.cli.printing import describe_error, echo, format_error
 from gristmill.core.checks import find_nearest
 from gristmill.core.errors import GristmillError, UsageError
 
-COMMANDS = {
-    "init": ("gristmill.cli.running.first_steps", "Write a starter recipe, with sample data to run it on."),
-    "plan": ("gristmill.cli.running.plan", "Check a recipe and show what a run would do."),
-    "run": ("gristmill.cli.running.run", "Run a recipe, or resume an interrupted run."),
-    "bench": ("gristmill.cli.running.try_settings", "Measure a recipe with several settings, and recommend one."),
-    "dedup": ("gristmill.cli.running.dedup", "Remove duplicates from documents."),
-    "status": ("gristmill.cli.running.status", "Show what a run is doing, from any machine that sees its output."),
-    "inspect": ("gristmill.cli.datasets.inspect", "Show what a dataset holds."),
-    "report": ("gristmill.cli.datasets.inspect", "Write the report of a dataset, as a page and as JSON."),
-    "view": ("gristmill.cli.datasets.browse", "Browse datasets and raw files in a local web page."),
-    "diff": ("gristmill.cli.datasets.browse", "Compare two datasets: shards, records, tokens, recipes."),
-    "verify": ("gristmill.cli.datasets.inspect", "Check every file of a dataset against its manifest."),
-    "trace": ("gristmill.cli.datasets.explain", "Follow a record back to its input file."),
-    "tune": ("gristmill.cli.datasets.tune", "Show what other thresholds of a dataset's filters would keep."),
-    "explain": ("gristmill.cli.datasets.explain", "Show what a recipe does with one record, and why."),
-    "tokenizer": ("gristmill.cli.training.tokenizer", "Train a tokenizer, or check one."),
-    "classifier": ("gristmill.cli.training.tokenizer", "Train a classifier of documents from two files of examples."),
-    "template": ("gristmill.cli.training.template", "Check a chat template on your chats."),
-    "export": ("gristmill.cli.datasets.export", "Export a dataset to Megatron, nanoGPT, NumPy and other formats."),
-    "mix": ("gristmill.cli.datasets.export", "Mix datasets in given proportions into one."),
-    "stream": ("gristmill.cli.training.stream", "Measure, prove and trace how a dataset streams into training."),
-    "doctor": ("gristmill.cli.doctor", "Show versions, cores, limits and caches, for bug reports."),
-    "clean": ("gristmill.cli.running.status", "Remove the temporary files of an interrupted run."),
-    "demo": ("gristmill.cli.running.first_steps", "Turn Python's standard library into packed rows of tokens."),
+GROUPS = {
+    "Make": {
+        "init": ("gristmill.cli.running.first_steps", "Write a starter recipe, with sample data to run it on."),
+        "plan": ("gristmill.cli.running.plan", "Check a recipe and show what a run would do."),
+        "run": ("gristmill.cli.running.run", "Run a recipe, or resume an interrupted run."),
+        "bench": ("gristmill.cli.running.try_settings", "Measure a recipe with several settings, and recommend one."),
+        "dedup": ("gristmill.cli.running.dedup", "Remove duplicates from documents."),
+        "mix": ("gristmill.cli.datasets.export", "Mix datasets in given proportions into one."),
+        "export": ("gristmill.cli.datasets.export", "Export a dataset to Megatron, nanoGPT, NumPy and other formats."),
+        "demo": ("gristmill.cli.running.first_steps", "Turn Python's standard library into packed rows of tokens."),
+    },
+    "Look": {
+        "inspect": ("gristmill.cli.datasets.inspect", "Show what a dataset holds."),
+        "report": ("gristmill.cli.datasets.inspect", "Write the report of a dataset, as a page and as JSON."),
+        "view": ("gristmill.cli.datasets.browse", "Browse datasets and raw files in a local web page."),
+        "diff": ("gristmill.cli.datasets.browse", "Compare two datasets: shards, records, tokens, recipes."),
+        "trace": ("gristmill.cli.datasets.explain", "Follow a record back to its input file."),
+        "explain": ("gristmill.cli.datasets.explain", "Show what a recipe does with one record, and why."),
+        "tune": ("gristmill.cli.datasets.tune", "Show what other thresholds of a dataset's filters would keep."),
+        "status": ("gristmill.cli.running.status", "Show what a run is doing, from any machine that sees its output."),
+    },
+    "Train": {
+        "stream": ("gristmill.cli.training.stream", "Measure, prove and trace how a dataset streams into training."),
+        "template": ("gristmill.cli.training.template", "Check a chat template on your chats."),
+        "tokenizer": ("gristmill.cli.training.tokenizer", "Train a tokenizer, or check one."),
+        "classifier": (
+            "gristmill.cli.training.tokenizer",
+            "Train a classifier of documents from two files of examples.",
+        ),
+    },
+    "Maintain": {
+        "verify": ("gristmill.cli.datasets.inspect", "Check every file of a dataset against its manifest."),
+        "clean": ("gristmill.cli.running.status", "Remove the temporary files of an interrupted run."),
+        "doctor": ("gristmill.cli.doctor", "Show versions, cores, limits and caches, for bug reports."),
+    },
 }
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 _QUIET_SECONDS = 0.3
 _LOCAL_FILES = ("gristmill.storage.lock", "gristmill.storage.parallel_files")
@@ -90,8 +102,10 @@ class CommandTable(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", summary) for name, (_, summary) in commands.items()])
 
 
 @click.command(

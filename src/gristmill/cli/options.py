@@ -1,8 +1,13 @@
 """Options that several commands share."""
 
+import ast
+import collections.abc
+import inspect
 import re
+import sys
+import typing
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import click
 
@@ -40,17 +45,68 @@ class Size(click.ParamType[int]):
         return size
 
 
-class Duration(click.ParamType[float]):
-    """A time with a unit: 90s, 15m, 1h. Without a unit it is in seconds."""
+class Names(click.ParamType[list[str]]):
+    """A list of names, separated by commas: web,code."""
 
-    name = "time"
+    name = "names"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse a time: `15m` is 900 seconds."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", str(value))
-        if match is None:
-            self.fail(f"{value!r} is not a time: write 90s, 15m or 1h", param, ctx)
-        return float(match[1]) * {"m": 60, "h": 3600}.get(match[2], 1)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:  # noqa: ARG002
+        """Split at the commas."""
+        return value if isinstance(value, list) else str(value).split(",")
+
+
+def field_options(struct: type, *names: str) -> Callable[[F], F]:
+    """Add an option for each of these fields of a struct: its name, type, default and help are those of the field.
+
+    The help is the first paragraph of the field's docstring, as one line.
+    """
+    meanings = read_meanings(struct)
+    fields = inspect.signature(struct).parameters
+    namespace = {**vars(typing), **vars(collections.abc), **vars(sys.modules[struct.__module__])}
+
+    def add(function: F) -> F:
+        for name in reversed(names):
+            default, annotation = fields[name].default, fields[name].annotation
+            kind = eval(annotation, namespace) if isinstance(annotation, str) else annotation
+            meaning = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", meanings[name]).replace("`", "")
+            settings: dict[str, Any] = {"help": meaning, "default": default}
+            if kind is bool:
+                settings["is_flag"] = True
+            else:
+                settings["type"] = _choose_type(kind)
+                settings["show_default"] = default is not None
+            function = click.option(f"--{name.replace('_', '-')}", **settings)(function)
+        return function
+
+    return add
+
+
+def _choose_type(kind: Any) -> Any:
+    """Choose how the words of an option become a value of this type, or None."""
+    kinds = [kind for kind in typing.get_args(kind) if kind is not type(None)] if _is_optional(kind) else [kind]
+    if typing.get_origin(kinds[0]) is Literal:
+        return Choice(typing.get_args(kinds[0]))
+    return kinds[0] if kinds[0] in (int, float, str) else Names()
+
+
+def _is_optional(kind: Any) -> bool:
+    return type(None) in typing.get_args(kind)
+
+
+def read_meanings(struct: type) -> dict[str, str]:
+    """Return the first paragraph of each field's docstring on one line; empty without one."""
+    meanings: dict[str, str] = {}
+    for base in struct.__mro__[:-1]:
+        if not base.__module__.startswith("gristmill."):
+            continue
+        [node] = ast.parse(inspect.cleandoc("\n" + inspect.getsource(base))).body
+        body = node.body if isinstance(node, ast.ClassDef) else []
+        for field, following in zip(body, [*body[1:], None], strict=True):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+                text = str(following.value.value) if is_text else ""  # type: ignore[union-attr]
+                meanings.setdefault(field.target.id, " ".join(text.split("\n\n")[0].split()))
+    return meanings
 
 
 def backend_option(default: str, help: str) -> Callable[[F], F]:
@@ -99,13 +155,6 @@ def endpoint_option(function: F) -> F:
         multiple=True,
         metavar="HOST",
         help="Allow storage_options to name this host over plain http. May be repeated.",
-    )(function)
-
-
-def take_over_option(function: F) -> F:
-    """Add the option `--take-over`."""
-    return click.option(
-        "--take-over", is_flag=True, help="Do not wait for a run on another machine that may still use a shared output."
     )(function)
 
 

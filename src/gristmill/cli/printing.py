@@ -118,7 +118,7 @@ def format_command(
 ) -> str:
     """Format a command on a recipe, quoted for the shell; options without a value are left out.
 
-    >>> format_command("run", "my recipe.yaml", ["seed=3"], 10, {"--backend": "ray", "--work": None})
+    >>> format_command("run", "my recipe.yaml", ["seed=3"], 10, {"--backend": "ray", "--ray-address": None})
     "gristmill run 'my recipe.yaml' --set seed=3 --limit 10 --backend ray"
     """
     words = ["gristmill", command, recipe, *(word for change in overrides for word in ("--set", change))]

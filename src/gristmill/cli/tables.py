@@ -218,15 +218,14 @@ class _Columns:
         self._label = min(width - sum(self._sizes), longest)
 
     def line(self, label: str, *cells: str) -> str:
-        """Format a line. `cells` fill the first columns; a label may extend over empty columns."""
+        """Format a line. `cells` fill the first columns; a label extends over empty columns, or over several lines."""
         shown = [*cells, "", "", ""][: len(self._sizes)]
         num_empty = next((index for index, cell in enumerate(shown) if cell), len(shown))
         room = self._label + sum(self._sizes[:num_empty])
         numbers = "".join(f"{cell:>{size}}" for cell, size in list(zip(shown, self._sizes, strict=True))[num_empty:])
-        shown_label = to_one_line(label, 1000)
-        if cell_len(shown_label) > room:
-            shown_label = f"{set_cell_size(shown_label, room - 1)}…"
-        return f"{set_cell_size(shown_label, room)}{numbers}".rstrip()
+        indent = label[: len(label) - len(label.lstrip(" "))]
+        *full, last = wrap(to_one_line(label, 1000), room, f"{indent}  ", breaks_words=True) or [""]
+        return "\n".join([*full, f"{set_cell_size(last, room)}{numbers}".rstrip()])
 
 
 def _num_cells(label: str) -> int:
@@ -241,10 +240,16 @@ def is_short(books: Mapping[str, Sequence[Account]]) -> bool:
 
 def format_books(books: Mapping[str, Sequence[Account]], width: int, *, details: bool = False) -> Iterator[str]:
     """Format the books of all sources in lines of at most `width` columns."""
+    for lines in _format_books(books, width, details=details):
+        yield from lines.split("\n")
+
+
+def _format_books(books: Mapping[str, Sequence[Account]], width: int, *, details: bool) -> Iterator[str]:
     largest = [account.records_in + account.created for steps in books.values() for account in steps]
     labels = [f"  {account.step}" for steps in books.values() for account in steps]
     reasons = [reason for steps in books.values() for account in steps for _, reason in _list_reasons(account)]
-    columns = _Columns(width, [0, *largest], ["", *books, *labels], ["", *reasons])
+    labels += ["    created" for steps in books.values() for account in steps if account.created]
+    columns = _Columns(width, [0, *largest], ["", *books, *labels], ["    999 more reasons", *reasons])
     if len(books) > _MAX_SOURCES and not details:
         yield columns.line("", *columns.HEADS)
         for source, steps in books.items():

@@ -41,6 +41,23 @@ class Source(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "steps", tuple(self.steps))
 
 
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The section `run` of a recipe: how it is run. None of it changes the output, and options of a run come first."""
+
+    timeout: float | None = None
+    """The longest time in seconds for about 4 MiB of input. A record that takes longer is quarantined."""
+    pin: Literal["none", "cores", "numa"] = "none"
+    """Bind each worker to one CPU (`cores`), or to the CPUs and memory of one NUMA node (`numa`)."""
+    keep_work: bool = False
+    """Keep the work folder in the output, and intermediate data."""
+    wait_for_nodes: float | None = None
+    """On a Ray cluster, seconds to wait for a node with room; by default 600 if there is no node yet, else 60."""
+    stall_timeout: float = 900.0
+    """Seconds without progress after which the run says which tasks it waits for, and where they are."""
+    stop_on_stall: bool = False
+    """Stop the run then. The same command resumes it."""
+
+
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """A whole job: `Recipe(sources={"web": Read(read="*.jsonl")}, steps=[Length(min_chars=3)], output="out")`.
 
@@ -92,6 +109,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a dataset without records is published; otherwise such a run fails and says which step and rule
     dropped the last record. Never changes the output: it publishes a failed run from its receipts.
     """
+    run: RunSettings = RunSettings()
+    """[Settings of every run](#run) of this recipe. Never changes the output."""
     report: Mapping[str, int] | None = None
     """`{samples: n}`: how many records of each kind (kept, dropped, changed, quarantined) [report.html](report.md)
     shows, 0 for none; 12 by default. Never changes the data.
@@ -109,6 +128,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             ("steps", tuple(self.steps)),
             ("output", os.fspath(self.output)),
             ("work", None if self.work is None else os.fspath(self.work)),
+            ("run", _make_settings(self.run)),
             ("unit_bytes", parse_byte_size("unit_bytes", self.unit_bytes)),
             ("slice_bytes", AUTO if self.slice_bytes == AUTO else parse_byte_size("slice_bytes", self.slice_bytes)),
         ):
@@ -164,6 +184,19 @@ def _list_fields(step_type: type[Step]) -> tuple[msgspec.structs.FieldInfo, ...]
     return msgspec.structs.fields(step_type)
 
 
+def find_default(recipe: Recipe, key: str) -> object:
+    """Find the default of a key such as `steps.0.length.min_chars`; None if there is none, or no such key."""
+    structs: list[tuple[str, type[msgspec.Struct]]] = [("", Recipe)]
+    for prefix, step in recipe.all_steps():
+        is_read = prefix.count(".") == 1 and prefix.startswith("sources.")
+        structs.append((f"{prefix}." if is_read else f"{prefix}.{step.name}.", type(step)))
+    for prefix, struct in structs:
+        for field in msgspec.structs.fields(struct):
+            if f"{prefix}{field.encode_name}" == key:
+                return None if field.default is msgspec.NODEFAULT else field.default
+    return None
+
+
 def runs_user_code(steps: Iterable[Step]) -> bool:
     """Whether a step runs code that is not part of Gristmill: a function, a template, or a step class of the user."""
     return any(find_untrusted_template(step) or not is_built_in(step) for step in steps)
@@ -190,11 +223,12 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
         ("work", None),
         ("storage_options", None),
         ("allow_empty", False),
+        ("run", RunSettings()),
         ("report", None),
     ):
         value = getattr(recipe, name)
         if value != default:
-            data[name] = dict(value) if isinstance(value, Mapping) else value
+            data[name] = value if isinstance(value, str) else msgspec.to_builtins(value)
     data["sources"] = {
         name: step_parameters(source.read) | ({"steps": _steps_to_data(source.steps)} if source.steps else {})
         for name, source in recipe.sources.items()
@@ -210,6 +244,13 @@ def _steps_to_data(steps: Sequence[Step]) -> list[Any]:
         parameters = step_parameters(step)
         entries.append({step.name: parameters} if parameters else step.name)
     return entries
+
+
+def _make_settings(run: Any) -> RunSettings:
+    try:
+        return run if isinstance(run, RunSettings) else msgspec.convert(dict(run), RunSettings)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"run: {error}", help="write run: {timeout: 60}", key="run") from None
 
 
 def _check_kinds(sources: object, steps: object) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import NotUpToDateError, UsageError
 from gristmill.core.quantities import format_count
+from gristmill.core.recipe import find_default
 from gristmill.engine.machine import parse_pin
 from gristmill.engine.parallel_run import choose_num_workers, make_pool
 from gristmill.engine.progress import Activity
@@ -103,7 +104,7 @@ def run_recipe(
 
     `show_plan` is called with the plan, before any work is done.
     """
-    options = options or RunOptions()
+    options = (options or RunOptions()).fill_from(recipe.run)
     plan_recipe = partial(
         make_plan,
         recipe,
@@ -249,10 +250,16 @@ def _describe_recipe_change(plan: Plan, manifest: Manifest) -> str:
     from gristmill.report.differences import compare_recipes  # noqa: PLC0415  (only for this message)
 
     changes = [change for change in compare_recipes(manifest.recipe, describe_recipe(plan)) if change.key != "output"]
-    shown = [f"{change.key} was {_show(change.a)}, is {_show(change.b)}" for change in changes[:_MAX_CHANGES]]
+    shown = [
+        f"{change.key} was {_show(plan.recipe, change.key, change.a)}, is {_show(plan.recipe, change.key, change.b)}"
+        for change in changes[:_MAX_CHANGES]
+    ]
     more = [f"and {len(changes) - len(shown)} more keys"] if len(changes) > len(shown) else []
     return f" ({'; '.join([*shown, *more])})" if changes else ""
 
 
-def _show(value: object) -> str:
-    return "not set" if value is None else f"{value!r:.60}"
+def _show(recipe: Recipe, key: str, value: object) -> str:
+    if value is not None:
+        return f"{value!r:.60}"
+    default = find_default(recipe, key)
+    return "not set" if default is None else f"{default!r:.60} (the default)"

@@ -18,7 +18,7 @@ import msgspec
 from gristmill import steps
 from gristmill.core.checks import find_nearest, parse_byte_size, parse_count
 from gristmill.core.errors import UsageError
-from gristmill.core.recipe import AUTO, Recipe, Source
+from gristmill.core.recipe import AUTO, Recipe, RunSettings, Source
 from gristmill.core.step import GlobalStep, LocalStep, Step, check_choices
 from gristmill.pipeline.planning.fingerprint import name_missing_packages, read_recorded_plugins
 from gristmill.readers.read import to_path
@@ -88,6 +88,9 @@ class _RecipeReader:
         for key in ("output", "sources"):
             if data.get(key) is None:
                 raise self._tree.error((key,), f"the recipe has no {key}", help=f"add {_EXAMPLES[key]}")
+        if data.get("run") is not None:
+            settings = self._expect_mapping(("run",), data["run"], "run")
+            self._check_keys(("run",), settings, RunSettings.__struct_fields__, "run")
         values = {
             key: self._convert((key,), value, types[key])
             for key, value in self._parse_sizes((), data, types).items()

@@ -204,6 +204,42 @@ def apply_overrides(tree: Tree, overrides: Iterable[str]) -> None:
         tree.places[path] = place
 
 
+def edit_text(text: str, overrides: Iterable[str]) -> str:
+    """Make the changes of `apply_overrides` in the text of a recipe; comments and everything else stay as they are.
+
+    >>> edit_text("steps: [length: {min_chars: 5}]  # short", ["steps.0.length.min_chars=9"])
+    'steps: [length: {min_chars: 9}]  # short'
+    """
+    for override in overrides:
+        key, _, value = override.partition("=")
+        text = _edit_value(text, key.strip().split("."), value)
+    return text
+
+
+def _edit_value(text: str, keys: list[str], value: str) -> str:
+    node = yaml.compose(text, Loader=_Loader)
+    for index, key in enumerate(keys):
+        pair = f"{key}: {_write_flow(keys[index + 1 :], value)}"
+        start, end = node.start_mark, node.end_mark.index
+        if isinstance(node, yaml.ScalarNode):  # a step without parameters, or a key without a value
+            change = pair if node.value == key else f" {{{pair}}}"
+            return text[: start.index] + change + text[end:]
+        if isinstance(node, yaml.SequenceNode):
+            node = node.value[int(key)]
+            continue
+        inner = next((value_node for key_node, value_node in node.value if key_node.value == key), None)
+        if inner is None:  # a new key comes first: where the last one ends is known only without comments
+            first = start.index + 1 if node.flow_style else start.index
+            separator = f"\n{' ' * start.column}" if not node.flow_style else ", " if node.value else ""
+            return text[:first] + pair + separator + text[first:]
+        node = inner
+    return text[: node.start_mark.index] + value + text[node.end_mark.index :]
+
+
+def _write_flow(keys: list[str], value: str) -> str:
+    return f"{{{keys[0]}: {_write_flow(keys[1:], value)}}}" if keys else value
+
+
 def _set_value(tree: Tree, keys: list[str], value: Any, place: str) -> Path:
     if tree.data is None:
         tree.data = {}

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gristmill.core.records import LOSS_MASK
+from gristmill.core.records import LOSS_MASK, SOURCE
 from gristmill.report.documents import LaneDocuments, number_copies
 from gristmill.shards.canonical import make_damage_error
+from gristmill.shards.manifest import MIXED
 from gristmill.storage.locations import list_files_below, measure_file
 
 if TYPE_CHECKING:
@@ -122,8 +123,24 @@ def find_differences(a: Dataset, b: Dataset, *, max_records: int = 5) -> Differe
 
 
 def compare_recipes(a: Mapping[str, object], b: Mapping[str, object]) -> list[Change]:
-    """Compare two recipes as they are in manifests, key by key."""
-    return _compare(_flatten(a), _flatten(b))
+    """Compare two recipes as they are in manifests, key by key. A step without parameters is like one with defaults.
+
+    >>> compare_recipes({"steps": ["length"]}, {"steps": [{"length": {"min_chars": 3}}]})
+    [Change(key='steps.0.length.min_chars', a=None, b=3)]
+    """
+    return _compare(*(_flatten(_name_steps(recipe)) for recipe in (a, b)))
+
+
+def _name_steps(data: object) -> object:
+    """Write each step of the lists `steps` as its name and its parameters."""
+    if not isinstance(data, dict):
+        return data
+    return {
+        key: [{"step": step} if isinstance(step, str) else {"step": next(iter(step), ""), **step} for step in value]
+        if key == "steps" and isinstance(value, list)
+        else _name_steps(value)
+        for key, value in data.items()
+    }
 
 
 def _check_sizes(dataset: Dataset) -> None:
@@ -179,24 +196,45 @@ def match_documents(a: Dataset, b: Dataset) -> Iterator[tuple[LaneDifference, La
     """Match documents in differing shards, by split and source. Yields nothing if the datasets hold different kinds."""
     if a.manifest.dataset_hash != b.manifest.dataset_hash and a.manifest.kind == b.manifest.kind:
         for lane, shards_a, shards_b in _list_other_shards(a, b):
-            yield lane, LaneMatch(LaneDocuments(a, shards_a), LaneDocuments(b, shards_b))
+            yield lane, _match_lane(a, b, lane, shards_a, shards_b)
 
 
 def _compare_lanes(a: Dataset, b: Dataset, max_records: int, *, reads: bool) -> Iterator[LaneDifference]:
     """Compare each source of each split, as it is on the disk."""
     for lane, shards_a, shards_b in _list_other_shards(a, b):
         if reads:
-            match = LaneMatch(LaneDocuments(a, shards_a), LaneDocuments(b, shards_b))
-            yield _describe_match(lane, match, max_records)
+            yield _describe_match(lane, _match_lane(a, b, lane, shards_a, shards_b), max_records)
         else:
             yield msgspec.structs.replace(lane, is_compared=False)
 
 
+def _match_lane(
+    a: Dataset, b: Dataset, lane: LaneDifference, shards_a: list[Shard], shards_b: list[Shard]
+) -> LaneMatch:
+    """Match the documents of a lane. A mixed lane has a column with the source, which separate sources do not need."""
+    ignored = (SOURCE,) if lane.source == MIXED else ()
+    return LaneMatch(LaneDocuments(a, shards_a, ignored=ignored), LaneDocuments(b, shards_b, ignored=ignored))
+
+
 def _list_other_shards(a: Dataset, b: Dataset) -> Iterator[tuple[LaneDifference, list[Shard], list[Shard]]]:
-    """Yield each source of each split that differs, with the shards of A and of B that the other does not have."""
-    lanes = dict.fromkeys((split, source) for side in (a, b) for split, source, _ in side.manifest.shards())
+    """Yield each source of each split that differs, with the shards of A and of B that the other does not have.
+
+    If the sources of a split are mixed on one side only, the whole split is compared.
+    """
+    mixed = a.manifest.mixed.keys() ^ b.manifest.mixed.keys()
+    lanes = dict.fromkeys(
+        (split, MIXED if split in mixed else source) for side in (a, b) for split, source, _ in side.manifest.shards()
+    )
     for split, source in lanes:
-        shards_a, shards_b = (side.manifest.splits.get(split, {}).get(source, []) for side in (a, b))
+        shards_a, shards_b = (
+            [
+                shard
+                for name, shards in side.manifest.splits.get(split, {}).items()
+                if name == source or split in mixed
+                for shard in shards
+            ]
+            for side in (a, b)
+        )
         hashes_a, hashes_b = ({shard.xxh3 for shard in shards} for shards in (shards_a, shards_b))
         if [shard.xxh3 for shard in shards_a] == [shard.xxh3 for shard in shards_b]:
             continue

@@ -26,7 +26,7 @@ from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -133,8 +133,10 @@ class LaneDocuments:
     document follows from those of its pieces, however it was cut into rows.
     """
 
-    def __init__(self, dataset: Dataset, shards: list[Shard]) -> None:
+    def __init__(self, dataset: Dataset, shards: list[Shard], *, ignored: Collection[str] = ()) -> None:
         self.dataset = dataset
+        self._ignored = ignored
+        """Columns that are not compared."""
         self._first_rows = _find_first_rows(dataset)
         origins, digests, rows = array("Q"), array("Q"), array("Q")
         numbers, lengths, is_last = array("I"), array("I"), array("b")
@@ -207,7 +209,7 @@ class LaneDocuments:
             pairs = ((record, record.pop(ORIGIN)) for record in records)
         for row, (record, origin) in enumerate(pairs, self._first_rows[shard.path]):
             # A null and a column that is not there are the same: other records may have given the schema a column.
-            content = {name: value for name, value in record.items() if value is not None}
+            content = {name: value for name, value in record.items() if value is not None and name not in self._ignored}
             encoded = msgspec.json.encode(content, order="sorted", enc_hook=repr)
             yield row, [(xxhash.xxh3_64_intdigest(encoded), origin, 0, False)]
 

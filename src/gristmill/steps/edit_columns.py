@@ -26,7 +26,7 @@ import xxhash
 from gristmill.core.errors import UsageError
 from gristmill.core.json_values import with_new_value, with_values
 from gristmill.core.media import list_byte_columns
-from gristmill.core.records import INPUT_IDS, RECORD, TEXT, TEXT_TYPE, QuarantinedRecord, StepResult
+from gristmill.core.records import INPUT_IDS, RECORD, SOURCE, TEXT, TEXT_TYPE, QuarantinedRecord, StepResult
 from gristmill.core.step import LocalStep
 from gristmill.steps.column_names import has_text_beside, path_in_record, require_column
 from gristmill.steps.record_functions import quarantine_row
@@ -132,8 +132,6 @@ def put_new_columns(step: str, batch: pa.RecordBatch, columns: Mapping[str, pa.A
         batch = batch.append_column(pa.field(name, values.type), values)
     return batch
 
-
-SOURCE = "source"
 
 _decode_keys = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 

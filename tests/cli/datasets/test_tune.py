@@ -20,11 +20,13 @@ def test_a_new_threshold_is_tried_written_and_run(gristmill, tmp_path):
     assert "13 of 20 documents pass the filters (65.0%)" in shown
     assert "scores.min_words" in shown
     assert "dropped at 7, web:a.jsonl@" in shown
+    assert all(len(line) <= 80 or "near" in line for line in shown.splitlines())
     tuned = gristmill(
         "tune", "out", "--set", "scores.min_words=5", "--recipe", "recipe.yaml", "--write", "new.yaml", "--json",
         folder=tmp_path,
     )  # fmt: skip
     source = json.loads(tuned.out)["sources"][0]
+    assert (tmp_path / "new.yaml").read_text() == RECIPE.replace("min_words: 8", "min_words: 5")
     assert (source["kept"], source["kept_then"]) == (13, 16)
     gristmill("run", "new.yaml", "--update", "--backend", "serial", folder=tmp_path)
     assert "16 of 20 documents" in gristmill("tune", "out", folder=tmp_path).out

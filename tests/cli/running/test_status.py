@@ -111,7 +111,7 @@ def test_a_finished_dataset_stays_whole_and_can_be_updated(gristmill, dataset, t
 
 @pytest.mark.slow
 def test_work_that_was_kept_goes(gristmill, project):
-    gristmill("run", project / "recipe.yaml", "--backend", "serial", "--keep-work")
+    gristmill("run", project / "recipe.yaml", "--backend", "serial", "--set", "run.keep_work=true")
     gristmill("clean", project / "out")
     assert not (project / "out/.gristmill/receipts.jsonl").exists()
     gristmill("verify", project / "out")

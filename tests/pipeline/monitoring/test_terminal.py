@@ -94,7 +94,7 @@ def test_ctrl_c_restores_the_terminal(project):
 
 
 @pytest.mark.parametrize(
-    "words", [["--monitor=x"], ["--monitor", "--quiet"], ["--monitor-port", "70000"], ["--debug", "--monitor"]]
+    "words", [["--monitor=x"], ["--monitor", "--quiet"], ["--monitor", "web:70000"], ["--debug", "--monitor"]]
 )
 def test_wrong_use(words):
     error = CliRunner().invoke(run_command, ["recipe.yaml", *words], standalone_mode=False).exception

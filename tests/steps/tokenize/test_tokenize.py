@@ -74,6 +74,18 @@ def test_it_needs_the_text(step):
         step().output_schema(documents(["a"]).drop_columns(["text"]).schema)
 
 
+def test_another_token_ends_or_begins_documents(step):
+    named = step(end_token="<|pad|>", begin_token=EOS)
+    assert [[*ids[:1], *ids[-1:]] for ids in ids_of(named.apply(documents(["one", "two words"]), 0))] == [[0, 1]] * 2
+    assert (named.make_snapshot().identity.eos_id, named.make_snapshot().identity.bos_id) == (1, 0)
+    assert "end with <|pad|> (1)" in named.notes()[0]
+    assert step(end_token=EOS) == step()
+    with pytest.raises(UsageError, match=r"end_token must be one of .*, not '<.pda.>'"):
+        step(end_token="<|pda|>")
+    with pytest.raises(UsageError, match="add_eos: false"):
+        Tokenize(tokenizer="mine", end_token=EOS, add_eos=False)
+
+
 def test_no_documents(step):
     made = step()
     for batch in (documents([]), documents(["a"]).slice(0, 0)):

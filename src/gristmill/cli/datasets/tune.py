@@ -1,5 +1,6 @@
 """`gristmill tune`: what other thresholds would keep, by the scores that a run has kept."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,19 @@ import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import format_short_number, print_json, quote_path, to_one_line
-from gristmill.cli.tables import print_lines, print_table
+from gristmill.cli.tables import print_lines, print_table, print_wrapped
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_share
-from gristmill.pipeline.inspecting.tune import QUANTILES, SourceTuning, ThresholdChange, list_overrides, tune
-from gristmill.recipe.dump import dump_recipe
-from gristmill.recipe.load import load_recipe
-from gristmill.recipe.yaml_tree import parse_value
+from gristmill.pipeline.inspecting.tune import (
+    QUANTILES,
+    RuleTuning,
+    SourceTuning,
+    ThresholdChange,
+    list_overrides,
+    tune,
+)
+from gristmill.recipe.load import load_recipe, parse_recipe
+from gristmill.recipe.yaml_tree import edit_text, parse_value, read_recipe_text
 from gristmill.runtime.process import block_pandas_import
 from gristmill.storage.commit import write_file
 
@@ -52,7 +59,10 @@ def tune_command(
         overrides = list_overrides(load_recipe(recipe), changes)
         if Path(new_recipe).exists():
             raise UsageError(f"{new_recipe} exists", help="choose another name, or remove it first")
-        write_file(Path(new_recipe), dump_recipe(load_recipe(recipe, overrides)).encode(), "tune")
+        text = edit_text(read_recipe_text(Path(recipe)), overrides)
+        if parse_recipe(text, folder=str(Path(recipe).absolute().parent)) != load_recipe(recipe, overrides):
+            raise UsageError(f"{recipe} has anchors: a change would reach other steps", help="change it by hand")
+        write_file(Path(new_recipe), text.encode(), "tune")
     if as_json:
         print_json(msgspec.json.format(msgspec.json.encode(tuning), indent=2))
         return
@@ -82,6 +92,28 @@ def _parse_setting(setting: str) -> ThresholdChange:
     return ThresholdChange(step=parts[0], rule=parts[-1], value=value, language=parts[1] if len(parts) == 3 else None)
 
 
+def _print_step(step: str, rules: list[RuleTuning]) -> None:
+    """Print the rules of a step in 80 columns."""
+    print_lines(f"  {step}, with the score at {', '.join(f'{share:.0%}' for share in QUANTILES[1:6:2])} of documents")
+    print_table(
+        ("rule", "threshold", "broken", "alone", *(f"{share:.0%}" for share in QUANTILES[1:6:2])),
+        (
+            (
+                rule.rule,
+                format_short_number(rule.threshold),
+                f"{rule.broken:,}",
+                f"{rule.alone:,}",
+                *(format_short_number(value) for value in rule.quantiles[1:6:2]),
+            )
+            for rule in rules
+        ),
+    )
+    for rule in rules:
+        shares = [f"{format_share(count, rule.reached)} at {at}" for at, count in list(rule.would_keep.items())[:3]]
+        if shares:
+            print_wrapped(f"  {rule.rule} would keep {', '.join(shares)}")
+
+
 def _print_source(source: SourceTuning, *, is_changed: bool) -> None:
     share = format_share(source.kept, source.documents)
     outcome = f"{source.kept:,} of {source.documents:,} documents pass the filters ({share})"
@@ -90,22 +122,8 @@ def _print_source(source: SourceTuning, *, is_changed: bool) -> None:
         more = f", and up to {source.unscored:,} more that later filters have not scored" if source.unscored else ""
         share = format_share(source.kept_then, source.documents)
         print_lines(f"  with the new thresholds: {source.kept_then:,} ({share}){more}")
-    print_table(
-        ("rule", "threshold", "broken by", "alone", *(f"{share:.0%}" for share in QUANTILES[1:6:2]), "would keep"),
-        (
-            (
-                f"{rule.step}.{rule.rule}",
-                format_short_number(rule.threshold),
-                f"{rule.broken:,}",
-                f"{rule.alone:,}",
-                *(format_short_number(value) for value in rule.quantiles[1:6:2]),
-                ", ".join(
-                    f"{format_share(count, rule.reached)} at {at}" for at, count in list(rule.would_keep.items())[:3]
-                ),
-            )
-            for rule in source.rules
-        ),
-    )
+    for step, rules in itertools.groupby(source.rules, lambda rule: rule.step):
+        _print_step(step, list(rules))
     if source.overlaps:
         pairs = ", ".join(f"{first} and {second}: {count:,}" for first, second, count in source.overlaps[:3])
         print_lines(f"  broken together: {pairs}")

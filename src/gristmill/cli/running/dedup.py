@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.options import Choice, json_option, workers_option
+from gristmill.cli.options import Choice, field_options, json_option, workers_option
 from gristmill.cli.printing import print_json
 from gristmill.cli.running.run import describe_result, print_accounts, print_outcome
 from gristmill.core.errors import UsageError
@@ -15,7 +15,7 @@ from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.readers.read import Read
 from gristmill.shards.formats.shard_format import FORMATS
-from gristmill.steps.deduplicate.deduplicate import KINDS, VERIFY, Deduplicate
+from gristmill.steps.deduplicate.deduplicate import Deduplicate
 from gristmill.steps.write import Write
 
 
@@ -25,27 +25,7 @@ from gristmill.steps.write import Write
 )
 @click.argument("documents")
 @click.argument("out", type=click.Path())
-@click.option(
-    "--kind",
-    type=Choice(KINDS),
-    default="near",
-    show_default=True,
-    help="What to remove: near-duplicates, only exact copies, images that look alike, or repeated lines, paragraphs "
-    "and passages within documents.",
-)
-@click.option(
-    "--threshold", type=float, default=0.8, show_default=True, help="Smallest Jaccard similarity of duplicates."
-)
-@click.option("--ngram", type=int, default=5, show_default=True, help="Words per shingle.")
-@click.option(
-    "--bands", type=int, default=18, show_default=True, help="Number of MinHash bands. More bands find more pairs."
-)
-@click.option(
-    "--rows", type=int, default=6, show_default=True, help="MinHash values per band. More values find fewer pairs."
-)
-@click.option(
-    "--verify", type=Choice(VERIFY), default="text", show_default=True, help="How candidate pairs are verified."
-)
+@field_options(Deduplicate, "kind", "threshold", "ngram", "bands", "rows", "verify")
 @click.option(
     "--against",
     help="Also remove copies of the documents in this dataset or file, which is not changed. Whole documents are "
@@ -55,24 +35,9 @@ from gristmill.steps.write import Write
 @click.option("--text", default="text", show_default=True, help="Field that holds the text.")
 @click.option("--format", type=Choice(FORMATS), default="jsonl", show_default=True, help="Format of the output.")
 @click.option("--columns", help="Comma-separated fields to keep in parquet and arrow. Default: all.")
-@click.option("--count", is_flag=True, help="Add duplicate_count: the number of documents that each one represents.")
-@click.option(
-    "--max-source-loss",
-    type=float,
-    default=0.5,
-    show_default=True,
-    help="Stop if a source would lose a larger share of its documents.",
-)
-@click.option(
-    "--max-cluster",
-    type=int,
-    default=100_000,
-    show_default=True,
-    help="Stop if a cluster of duplicates would be larger.",
-)
+@field_options(Deduplicate, "count", "max_source_loss", "max_cluster")
 @workers_option
-@click.option("--update", is_flag=True, help="Rebuild a changed dataset, reusing shards that are still valid.")
-@click.option("--overwrite", is_flag=True, help="Rebuild the dataset from scratch.")
+@field_options(RunOptions, "update", "overwrite")
 @json_option
 def dedup_command(
     documents: str,

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -21,14 +21,13 @@ import msgspec
 import gristmill
 from gristmill.cli.options import (
     Choice,
-    Duration,
     backend_option,
     endpoint_option,
+    field_options,
     json_option,
     limit_option,
     ray_option,
     recipe_argument,
-    take_over_option,
     workers_option,
 )
 from gristmill.cli.printing import echo, format_command, print_json, quote_path
@@ -43,7 +42,6 @@ from gristmill.cli.tables import (
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import runs_user_code
-from gristmill.engine.machine import PINS, Pin
 from gristmill.engine.observer import EventLog
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
 from gristmill.pipeline.planning.plan import Plan
@@ -53,9 +51,19 @@ from gristmill.recipe.load import load_recipe
 from gristmill.runtime.process import block_pandas_import
 from gristmill.shards.derived_files import REPORT_PAGE
 from gristmill.shards.manifest import Manifest
-from gristmill.storage.locations import parse_location
 
 _MONITORS = ("terminal", "web")
+
+
+class Monitor(Choice):
+    """The view of a run: `terminal`, `web`, or `web:8000` with the port."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a word to the view and its port; 0 is any free one."""
+        kind, _, port = str(value).partition(":")
+        if kind == "web" and port.isdecimal() and int(port) < 1 << 16:
+            return kind, int(port)
+        return super().convert(value, param, ctx), 0
 
 
 class MonitorCommand(click.Command):
@@ -63,7 +71,7 @@ class MonitorCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = [
-            f"{word}={_MONITORS[0]}" if word == "--monitor" and following not in _MONITORS else word
+            f"{word}={_MONITORS[0]}" if word == "--monitor" and following.split(":")[0] not in _MONITORS else word
             for word, following in zip(args, [*args[1:], ""], strict=True)
         ]
         return super().parse_args(ctx, words)
@@ -74,53 +82,19 @@ class MonitorCommand(click.Command):
 @limit_option
 @workers_option
 @backend_option("auto", "Where tasks run. auto: small jobs in this process, all others in worker processes.")
-@click.option(
-    "--pin",
-    type=Choice(PINS),
-    default="none",
-    show_default=True,
-    help="Bind each worker to one CPU (cores), or to the CPUs and memory of one NUMA node (numa): --pin numa.",
-)
-@click.option("--timeout", type=float, metavar="SECONDS", help="Longest time for about 4 MiB of input.")
-@click.option("--update", is_flag=True, help="Rebuild a changed dataset, reusing shards that are still valid.")
-@click.option("--overwrite", is_flag=True, help="Rebuild the dataset from scratch.")
-@click.option(
-    "--work", metavar="URL", help="Where intermediate data goes, as in the recipe: a folder, or --work s3://bucket/tmp."
-)
-@click.option("--keep-work", is_flag=True, help="Keep the work folder in the output, and intermediate data.")
+@ray_option
+@field_options(RunOptions, "update", "overwrite", "take_over")
 @click.option(
     "--monitor",
-    type=Choice(_MONITORS),
-    help="Show stages, rate, workers and what slows the run, on the terminal (the default) or in a browser (web).",
+    type=Monitor(_MONITORS),
+    metavar="[terminal|web|web:PORT]",
+    help="Show stages, rate, workers and what slows the run, on the terminal (the default) or in a browser.",
 )
-@click.option(
-    "--monitor-port",
-    type=click.IntRange(min=0, max=65535),
-    default=0,
-    help="With --monitor web: the port. Default: any free one.",
-)
+@click.option("--events", type=click.Path(dir_okay=False), help="Write a log of events to this file, as JSON lines.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only warnings and the result.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the plan first, and all counts of the books at the end.")
 @click.option("--debug", is_flag=True, help="Run in this process on a few records, and show them after each step.")
 @click.option("--pdb", "use_pdb", is_flag=True, help="With --debug: open a debugger where a function raises.")
-@click.option("--events", type=click.Path(dir_okay=False), help="Write a log of events to this file, as JSON lines.")
-@ray_option
-@click.option(
-    "--wait-for-nodes",
-    type=Duration(),
-    metavar="TIME",
-    help="With --backend ray: how long to wait for a node with room: 15m. Default: 10m if there is no node, else 60s.",
-)
-@click.option(
-    "--stall-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=900.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Without progress for this long, say which tasks are running where.",
-)
-@click.option("--stop-on-stall", is_flag=True, help="Stop the run after --stall-timeout without progress.")
-@take_over_option
 @endpoint_option
 @json_option
 def run_command(
@@ -128,33 +102,21 @@ def run_command(
     overrides: tuple[str, ...],
     limit: int | None,
     workers: int | None,
-    backend: str,
-    pin: Pin,
-    timeout: float | None,
     events: str | None,
-    ray_address: str | None,
-    wait_for_nodes: float | None,
-    monitor: Literal["terminal", "web"] | None,
-    monitor_port: int,
-    stall_timeout: float,
-    work: str | None,
-    allow_endpoints: tuple[str, ...],
+    monitor: tuple[Literal["terminal", "web"], int] | None,
     *,
-    update: bool,
-    overwrite: bool,
-    keep_work: bool,
-    take_over: bool,
-    stop_on_stall: bool,
     quiet: bool,
     verbose: bool,
     debug: bool,
     use_pdb: bool,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Run RECIPE and print what happened to every record.
 
     Re-running the command resumes an interrupted run. The output is the same for any number of workers and any
-    number of interruptions.
+    number of interruptions. Timeouts, pinning and the place of intermediate data are keys of the recipe: `work` and
+    `run`, also for one run: --set run.timeout=60.
 
     With --debug nothing is written to the output. The first 100 records of each source (or --limit) pass through the
     steps in this process, up to three are shown after each step, and the first exception of a function ends the run
@@ -164,8 +126,6 @@ def run_command(
         raise UsageError("--quiet and --monitor contradict each other")
     if (debug or use_pdb) and monitor is not None:
         raise UsageError("--debug shows records: there is no progress to monitor", help="use only one of them")
-    if monitor_port and monitor != "web":
-        raise UsageError("--monitor-port is the port of a page", help="add --monitor web")
     if quiet and verbose:
         raise UsageError("--quiet and --verbose contradict each other")
     if (debug or use_pdb) and (quiet or as_json):
@@ -178,27 +138,17 @@ def run_command(
         run_debug(recipe, overrides, limit=limit, use_pdb=use_pdb)
         return
     started = monotonic()
+    view, port = monitor or (False, 0)
     options = RunOptions(
         workers=workers or "auto",
-        backend=backend,
-        timeout=timeout,
-        allow_endpoints=allow_endpoints,
-        ray_address=ray_address,
-        wait_for_nodes=wait_for_nodes,
-        stall_timeout=stall_timeout,
-        stop_on_stall=stop_on_stall,
-        pin=pin,
-        update=update,
-        overwrite=overwrite,
-        keep_work=keep_work,
-        take_over=take_over,
         progress=False if quiet else None,
-        monitor=monitor or False,
-        monitor_port=monitor_port,
+        monitor=view,
+        monitor_port=port,
         events=EventLog(events) if events else None,
+        **settings,
     )
     output = Output(started, quiet=quiet, verbose=verbose, as_json=as_json)
-    run_and_print(recipe, overrides, options, output, limit=limit, work=work)
+    run_and_print(recipe, overrides, options, output, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -219,12 +169,9 @@ def run_and_print(
     output: Output,
     *,
     limit: int | None,
-    work: str | None,
 ) -> None:
     """Run a recipe, and print what happened to every record."""
     loaded = load_recipe(recipe, overrides)
-    if work is not None:  # relative to the current folder, as all paths of a command are
-        loaded = msgspec.structs.replace(loaded, work=work and str(parse_location(work).absolute()))
     if not runs_user_code(step for _, step in loaded.all_steps()):
         block_pandas_import()
     show_plan = partial(_show_plan, quiet=output.quiet, verbose=output.verbose)
@@ -233,7 +180,7 @@ def run_and_print(
     except KeyboardInterrupt:  # SIGTERM too: see `Stopped` in cli.main
         echo("stopped; finished work is kept", err=True)
         backend = None if options.backend == "auto" else options.backend
-        places = {"--backend": backend, "--ray-address": options.ray_address, "--work": work}
+        places = {"--backend": backend, "--ray-address": options.ray_address}
         command = format_command("run", recipe, overrides, limit, places)
         echo(f"  help: to resume, run the same command: {command}", err=True)
         raise

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from gristmill.cli.options import dataset_argument, json_option, take_over_option
+from gristmill.cli.options import dataset_argument, field_options, json_option
 from gristmill.cli.printing import echo, print_json, quote_path
 from gristmill.cli.tables import print_lines, print_wrapped
 from gristmill.core.errors import UsageError
@@ -25,6 +25,7 @@ from gristmill.core.quantities import format_bytes, format_count
 from gristmill.pipeline.monitoring.run_status import RunStatus, read_replay, read_status
 from gristmill.pipeline.monitoring.views import TerminalView, render_status, summarize_status, to_text
 from gristmill.pipeline.publishing.clean import clean
+from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.work_folder import find_intermediate_folder
 from gristmill.storage.leases import is_shared_file_system
 from gristmill.storage.locations import Location, parse_location
@@ -160,7 +161,7 @@ def _wait_between(statuses: Iterator[RunStatus], speed: float) -> Iterator[RunSt
     metavar="URL",
     help="Remove intermediate data of the run in this bucket, too: --bucket s3://scratch. May be repeated.",
 )
-@take_over_option
+@field_options(RunOptions, "take_over")
 @json_option
 def clean_command(out: str, buckets: tuple[str, ...], *, take_over: bool, as_json: bool) -> None:
     """Remove the work folder and temporary files that an interrupted run left in OUT.

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from gristmill.cli.options import Choice, Size
+from gristmill.cli.options import Size, field_options
 from gristmill.core.errors import UsageError
 from gristmill.stream import Cache, Collate, Stream
+from gristmill.stream.lanes.arguments import StreamArguments
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,25 +40,22 @@ def stream_arguments(function: F) -> F:
 
     If weights or seed are not on the command line, they are taken from the state.
     """
+    fields = ("weights_in", "split", "sources", "epochs", "rows_per_epoch", "balance")
 
     @wraps(function)
     def command(
         out: tuple[str, ...],
         mixture: dict[str, float] | None,
-        weights_in: str,
-        split: str | None,
-        sources: str | None,
         seed: int | None,
-        epochs: float | None,
-        rows_per_epoch: int | None,
         shuffle_blocks: int | None,
         cache: str | None,
         cache_bytes: int,
         *,
         shuffle: bool,
-        balance: bool,
         **rest: Any,
     ) -> Any:
+        own = {name: rest.pop(name) for name in fields}
+
         def open_stream(
             state: Mapping[str, Any] | None = None, collate: Collate | None = None, **changes: Any
         ) -> Stream:
@@ -65,18 +63,12 @@ def stream_arguments(function: F) -> F:
             has_weights = isinstance(data, dict) and any(isinstance(entry, tuple) for entry in data.values())
             options: dict[str, Any] = {
                 "mixture": saved.get("phases") if mixture is None and not has_weights else mixture,
-                "weights_in": weights_in,
-                "split": split,
-                "sources": None if sources is None else sources.split(","),
                 "seed": saved.get("seed", 0) if seed is None else seed,
                 "shuffle": {"blocks": shuffle_blocks} if shuffle_blocks else shuffle,
                 "cache": Cache(cache, max_bytes=cache_bytes),
-                "epochs": epochs,
-                "rows_per_epoch": rows_per_epoch,
-                "balance": balance,
                 "collate": collate,
             }
-            stream = Stream(data, **{**options, **changes})
+            stream = Stream(data, **{**options, **own, **changes})
             if state is not None:
                 stream.load_state_dict(state)
             return stream
@@ -103,19 +95,8 @@ def stream_arguments(function: F) -> F:
             default=True,
             help="Read each source in the order of its records.",
         ),
-        click.option("--balance", is_flag=True, help="Deal rows to ranks by attention cost, as in training."),
-        click.option("--rows-per-epoch", type=click.IntRange(min=1), help="Rows of an epoch, as in training."),
-        click.option("--epochs", type=float, help="Number of epochs, as in training. Default: endless."),
-        click.option("--seed", type=int, help="Seed of the order, as in training. Default: 0."),
-        click.option("--sources", help="Read only these sources: web,code."),
-        click.option("--split", help="Split to read. Default: train."),
-        click.option(
-            "--weights-in",
-            type=Choice(("rows", "tokens")),
-            default="rows",
-            show_default=True,
-            help="Unit of the weights.",
-        ),
+        click.option("--seed", type=int, help="The seed of the order. Default: that of the state, or 0."),
+        field_options(StreamArguments, *fields),
         click.option(
             "--mixture", type=MixtureParam(), help="Weights: web=0.7,code=0.3. Default: those of the dataset."
         ),

@@ -17,14 +17,13 @@ import pyarrow as pa
 from gristmill.core.errors import UsageError
 from gristmill.core.json_values import JSON_TYPE, has_floats, is_json, make_field, reason_for_json
 from gristmill.core.media import FEATURE, MEMBER, find_member
-from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SPLIT, TEXT
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, OTHER_FIELDS, RECORD, RECORD_TYPE, SOURCE, SPLIT, TEXT
 from gristmill.core.splits import TRAIN
 from gristmill.core.step import ChatStep, GlobalStep, LocalStep, StepPosition, find_keys_consumed
 from gristmill.readers.field_types import REST, FieldType, unite_types, without_nulls
 from gristmill.shards.manifest import MIXED
 from gristmill.steps.column_names import has_text_beside, list_value_columns
 from gristmill.steps.columns import UniteColumns
-from gristmill.steps.edit_columns import SOURCE
 from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:

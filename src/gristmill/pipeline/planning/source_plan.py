@@ -12,14 +12,13 @@ from gristmill.core.errors import UsageError
 from gristmill.core.json_values import is_json, reason_for_json
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import step_parameters
-from gristmill.core.records import RECORD, SourceFile
+from gristmill.core.records import RECORD, SOURCE, SourceFile
 from gristmill.core.step import GlobalStep, LimitingStep, LocalStep
 from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
 from gristmill.pipeline.planning.units import Span, UnitLayout, cut_into_slices, make_units
 from gristmill.readers.formats import RECORD_FORMATS, file_format
 from gristmill.readers.source import open_reader
 from gristmill.steps.column_names import list_value_columns, require_column
-from gristmill.steps.edit_columns import SOURCE
 from gristmill.storage.codecs import find_codec
 
 if TYPE_CHECKING:

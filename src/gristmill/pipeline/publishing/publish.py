@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from gristmill.storage.leases import HeldOutput
 
 
-_NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "work", "storage_options", "allow_empty", "report")
+_NOT_FINGERPRINTED = ("slice_bytes", "max_quarantine", "work", "storage_options", "allow_empty", "run", "report")
 
 
 @dataclass(frozen=True, slots=True)

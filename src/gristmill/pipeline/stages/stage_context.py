@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import Self
 
+    from gristmill.core.recipe import RunSettings
     from gristmill.core.records import QuarantinedRecord, StepResult
     from gristmill.core.step import LocalStep, StepKernel
     from gristmill.engine.machine import Pin
@@ -179,7 +180,7 @@ def set_up_worker(stage: StageContext, *, loads: bool) -> StageContext | LoadedC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of one run. `gristmill run --help` describes each."""
+    """Options of one run. Those that are left at their defaults are taken from the recipe's section `run`."""
 
     workers: int | Literal["auto"] = "auto"
     backend: str = "auto"
@@ -187,7 +188,9 @@ class RunOptions:
     timeout: float | None = None
     """Seconds for the records of one cell (about 4 MiB of input)."""
     update: bool = False
+    """Rebuild a changed dataset, reusing shards that are still valid."""
     overwrite: bool = False
+    """Rebuild the dataset from scratch."""
     keep_work: bool = False
     progress: bool | None = None
     monitor: Monitor | bool = False
@@ -209,7 +212,7 @@ class RunOptions:
     retries: int = 2
     """How often a task that raised is run again."""
     take_over: bool = False
-    """Whether to write to an output that a run on another machine may still be using."""
+    """Do not wait for a run on another machine that may still use a shared output."""
     allow_endpoints: Collection[str] = ()
     """Hosts that a recipe may name as an endpoint though the connection is not encrypted."""
     events: EventLog | None = None
@@ -236,6 +239,15 @@ class RunOptions:
                 "update and overwrite exclude each other",
                 help="update reuses what is still valid; overwrite rebuilds everything",
             )
+
+    def fill_from(self, settings: RunSettings) -> Self:
+        """Return these options with the settings of a recipe in place of defaults."""
+        names = [field.name for field in fields(self) if field.name in settings.__struct_fields__]
+        if self.backend != "ray":
+            names.remove("wait_for_nodes")
+        default = RunOptions()
+        chosen = {name: getattr(settings, name) for name in names if getattr(self, name) == getattr(default, name)}
+        return replace(self, **chosen)
 
 
 class TrialRows(NamedTuple):

@@ -54,6 +54,12 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
     """Whether each document ends with the tokenizer's end token."""
     add_bos: bool = False
     """The same for the begin token."""
+    end_token: str | None = None
+    """Another special token that ends documents, such as `<|endoftext|>`. None: the tokenizer's end token, which is
+    often the end of a turn in tokenizers of chat models.
+    """
+    begin_token: str | None = None
+    """A special token that begins documents, in place of the tokenizer's begin token; it needs no `add_bos`."""
     special_tokens_in_text: LiteralPolicy = "text"
     """A special token that is written in a text: plain `text`, the `token`, or a reason to `reject` the document."""
 
@@ -62,17 +68,26 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
             raise UsageError("tokenizer must be a folder, a file or a name on the Hugging Face Hub")
         check_choice("engine", self.engine, [AUTO, *ENGINES])  # a table, not a type: engines may be added
         check_choices(type(self), msgspec.structs.asdict(self))
+        if self.end_token is not None and not self.add_eos:
+            raise UsageError("end_token names the token that add_eos: false leaves out", help="leave one of them out")
 
     def resolve(self, folder: str) -> ResolvedTokenize:
         """Find the tokenizer, try it, and choose an engine. Takes 1 to 3 s."""
         files = find_tokenizer(self.tokenizer, folder)
         choice = choose_engine(files, self.engine, specials_as_text=self.special_tokens_in_text != AS_TOKEN)
         facts = read_facts(files)
-        for role, token_id, is_requested in (("eos", facts.eos_id, self.add_eos), ("bos", facts.bos_id, self.add_bos)):
+        eos_id = self._find_token("end_token", self.end_token, facts.special_tokens, facts.eos_id)
+        bos_id = self._find_token("begin_token", self.begin_token, facts.special_tokens, facts.bos_id)
+        adds_bos = self.add_bos or self.begin_token is not None
+        for key, role, token_id, is_requested in (
+            ("end_token", "eos", eos_id, self.add_eos),
+            ("begin_token", "bos", bos_id, adds_bos),
+        ):
             if is_requested and token_id is None:
                 raise UsageError(
                     f"add_{role}: {files.path} does not name that token",
-                    help=f'name it in tokenizer_config.json next to it ("{role}_token": "…"), or set add_{role}: false',
+                    help=f'name it as {key}, or in tokenizer_config.json next to it ("{role}_token": "…"), or set '
+                    f"add_{role}: false",
                 )
         return ResolvedTokenize(
             tokenizer=self.tokenizer,
@@ -80,15 +95,22 @@ class Tokenize(Step, tag="tokenize", frozen=True, kw_only=True):
             choice=choice,
             engine_asked=self.engine,
             add_eos=self.add_eos,
-            add_bos=self.add_bos,
+            add_bos=adds_bos,
             special_tokens_in_text=self.special_tokens_in_text,
             vocab_size=facts.vocab_size,
-            eos_id=facts.eos_id,
-            bos_id=facts.bos_id,
+            eos_id=eos_id,
+            bos_id=bos_id,
             pad_id=facts.pad_id,
-            eos_token=facts.eos_token,
-            eos_by_name=facts.eos_by_name,
+            eos_token=self.end_token or facts.eos_token,
+            eos_by_name=self.end_token is None and facts.eos_by_name,
         )
+
+    def _find_token(self, key: str, token: str | None, special_tokens: dict[str, int], usual: int | None) -> int | None:
+        """Find the id of a named special token; that of the tokenizer if none is named."""
+        if token is not None:
+            check_choice(key, token, list(special_tokens))  # a token of letters would also be written in texts
+            return special_tokens[token]
+        return usual
 
 
 class TokenizeChats(Tokenize, tag="tokenize", frozen=True, kw_only=True):
@@ -100,8 +122,11 @@ class TokenizeChats(Tokenize, tag="tokenize", frozen=True, kw_only=True):
 
     def resolve(self, folder: str) -> ResolvedTokenizeChats:
         """Find the tokenizer and choose an engine for texts in which special tokens are tokens."""
-        if self.add_bos:
-            raise UsageError("add_bos: the chat template writes the begin of a conversation", help="leave it out")
+        for key in ("add_bos", "begin_token", "end_token"):
+            if getattr(self, key):
+                raise UsageError(
+                    f"{key}: the chat template writes begin and end of a conversation", help="leave it out"
+                )
         plain = Tokenize(tokenizer=self.tokenizer, engine=self.engine, add_eos=False, special_tokens_in_text="token")
         resolved = plain.resolve(folder)
         fields = {name: getattr(resolved, name) for name in ResolvedTokenize.__struct_fields__}

@@ -62,7 +62,7 @@ def _check_share(name: str, share: Any) -> float:
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """How a stream makes batches of what is stored as samples: `Stream("out", samples=Samples(transform=prepare))`."""
+    """The way from stored samples to batches: `Stream("out", samples=Samples(transform=prepare))`."""
 
     decode: str | Callable[[bytes], Any] | None = None
     """What becomes of images: "numpy" (the default; height, width and 3 channels of 8 bits), "pil", "bytes" (as they
@@ -125,7 +125,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cache(msgspec.Struct, frozen=True):
-    """Where a stream keeps blocks of datasets on a store: `Cache("/local/cache", max_bytes=500 << 30)`."""
+    """The cache for blocks of datasets on a store: `Cache("/local/cache", max_bytes=500 << 30)`."""
 
     folder: str | os.PathLike[str] | None = None
     """A folder on a local disk. Default: in your cache folder."""

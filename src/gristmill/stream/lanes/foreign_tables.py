@@ -67,7 +67,9 @@ def describe_tables(path: str, ids: str | None, *, as_samples: bool) -> ForeignD
     if as_samples:
         column = None
     elif column is not None and column not in schema.names:
-        raise UsageError(f"{path} has no column {ids}, only {_describe(schema)}", help='name its ids: ids="input_ids"')
+        raise UsageError(
+            f"{path} has no column {ids}, only {_describe(schema)}", help='name its ids: Samples(ids="input_ids")'
+        )
     described: dict[str, ForeignFile] = {}
     for file, index in zip(files, indexes, strict=True):
         table = TableFile(file.path, "parquet" if is_parquet else "arrow", file.num_bytes, file.version, schema, column)
