@@ -118,6 +118,72 @@ def make_fineweb_data() -> dict[str, bytes]:
     return {"pages.jsonl": encode_lines(pages)}
 
 
+PRETRAIN_RECIPE = """\
+# Documents to packed rows of tokens, and a training loop that reads them.
+#   gristmill run recipe.yaml, then: python train.py (pip install "gristmill[torch]")
+output: out
+seed: 0
+
+sources:
+  web: {read: documents.jsonl}    # also folders, "data/**/*.parquet", s3://…; add as many sources as you like
+
+steps:
+  - length: {min_chars: 200}      # keeps 58 of 60
+  - deduplicate: {threshold: 0.8} # keeps 55 of 58
+  - split: {validation: 0.1}      # keeps 55 of 55
+  - tokenize: {tokenizer: tokenizer}      # init trained it on documents.jsonl; or a name on the Hugging Face Hub
+  - pack: {row_length: 128}
+"""
+
+
+def make_pretrain_data() -> dict[str, bytes]:
+    """Make 60 documents: two are too short, and three are copies."""
+    texts = [write_prose(0 if number in (10, 11, 12) else number) for number in range(60)]
+    texts[20] = texts[21] = "A note."
+    return {"documents.jsonl": encode_lines({"text": text} for text in texts), "train.py": TRAINING_LOOP.encode()}
+
+
+SFT_RECIPE = """\
+# Chats to packed rows of tokens with a loss mask, and a training loop that reads them.
+#   gristmill run recipe.yaml, then: python train.py (pip install "gristmill[torch]")
+output: out
+seed: 0
+
+sources:
+  chats: {read: chats.jsonl}      # messages with role and content, ShareGPT, or instructions and answers
+
+steps:
+  - split: {validation: 0.2, by: origin}                    # keeps 30 of 30
+  - render: {template: chatml}    # keeps 29 of 30; or the folder of a model, for its own template
+  - tokenize: {tokenizer: tokenizer}      # init trained it on chats.jsonl; name that of your model
+  - pack: {row_length: 512}       # whole conversations; only answers are trained
+
+max_quarantine: 0.1               # one chat of the sample data has no messages
+"""
+
+TRAINING_LOOP = """\
+# Trains a small model on the rows of out/. Replace the model with yours; torchrun divides the rows among ranks.
+import torch
+from torch.nn.functional import cross_entropy
+
+import gristmill as gm
+from gristmill.stream import Collate, Stream
+from gristmill.stream.torch import TorchLoader
+
+stream = Stream("out", seed=7, epochs=2, collate=Collate(labels="shifted"))
+loader = TorchLoader(stream, batch_size=4)
+vocab_size = gm.open_dataset("out").manifest.tokenizer.vocab_size
+model = torch.nn.Sequential(torch.nn.Embedding(vocab_size, 64), torch.nn.Linear(64, vocab_size))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for batch in loader:
+    logits = model(batch["input_ids"])
+    loss = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())  # labels of -100 are not trained
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"row {batch.next_row}: loss {loss.item():.2f}")  # loader.state_dict() resumes here
+"""
+
 CHATS_RECIPE = """\
 # Chats to clean chats; the last lines make packed rows with a loss mask of them.
 output: out
@@ -152,6 +218,11 @@ def make_chats_data() -> dict[str, bytes]:
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         chats.append({"messages": [] if number == 3 else messages})
     return {"chats.jsonl": encode_lines(chats)}
+
+
+def make_sft_data() -> dict[str, bytes]:
+    """Make the chats of the template `chats`, and the training loop."""
+    return {**make_chats_data(), "train.py": TRAINING_LOOP.encode()}
 
 
 CODE_RECIPE = """\
@@ -208,17 +279,17 @@ sources:
   photos: {read: photos}          # photos/cat/0001.jpg, photos/dog/0002.png: folders are labels
 
 steps:
-  - images: {min_width: 32, min_height: 32, max_aspect: 3, resize: 64, reencode: png}     # keeps 10 of 12
-  - deduplicate: {kind: exact}    # keeps 9 of 10; kind: image also finds resized and recompressed copies
-  - split: {validation: 0.1, by: origin}                    # keeps 9 of 9
+  - images: {min_width: 32, min_height: 32, max_aspect: 3, resize: 64, reencode: png}     # keeps 22 of 24
+  - deduplicate: {kind: exact}    # keeps 21 of 22; kind: image also finds resized and recompressed copies
+  - split: {validation: 0.2, by: origin}                    # keeps 21 of 21
   - write: {format: webdataset}
 """
 
 
 def make_images_data() -> dict[str, bytes]:
-    """Make 12 pictures in two folders: one is too small, one too wide, one a copy."""
+    """Make 24 pictures in two folders: one is too small, one too wide, one a copy."""
     pictures = {}
-    for number in range(12):
+    for number in range(24):
         width, height = (16, 16) if number == 3 else (400, 40) if number == 4 else (80, 96)
         shade = 5 if number == 6 else number
         pictures[f"photos/{'cat' if number % 2 else 'dog'}/{number:04}.png"] = _draw_png(width, height, shade)
@@ -228,7 +299,7 @@ def make_images_data() -> dict[str, bytes]:
 def _draw_png(width: int, height: int, shade: int) -> bytes:
     """Draw a colour gradient as a PNG file."""
     rows = b"".join(
-        b"\0" + bytes(channel for column in range(width) for channel in ((column * 3) % 256, row % 256, shade * 20))
+        b"\0" + bytes(channel for column in range(width) for channel in ((column * 3) % 256, row % 256, shade * 10))
         for row in range(height)
     )
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
@@ -338,6 +409,8 @@ def encode_lines(records: Iterable[Mapping[str, object]]) -> bytes:
 
 
 TEMPLATES: Mapping[str, tuple[str, Callable[[], Mapping[str, bytes]]]] = {
+    "pretrain": (PRETRAIN_RECIPE, make_pretrain_data),
+    "sft": (SFT_RECIPE, make_sft_data),
     "fineweb": (FINEWEB_RECIPE, make_fineweb_data),
     "chats": (CHATS_RECIPE, make_chats_data),
     "code": (CODE_RECIPE, make_code_data),

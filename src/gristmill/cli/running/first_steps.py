@@ -6,6 +6,7 @@ stages of the product, from files that every machine has to packed rows of token
 
 import json
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -18,14 +19,18 @@ from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.quantities import format_bytes
 from gristmill.engine.progress import Activity
 from gristmill.pipeline.jobs.demo import DemoFolder, prepare_demo
+from gristmill.pipeline.jobs.training_jobs import train_tokenizer
 from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
-from gristmill.recipe.load import load_recipe
+from gristmill.recipe.load import load_recipe, parse_recipe
 from gristmill.recipe.templates import STARTER_DATA, STARTER_RECIPE, make_files
+from gristmill.recipe.yaml_tree import edit_text
 from gristmill.shards.dataset import Dataset
 from gristmill.stream import Stream
 
-TEMPLATE_NAMES = ("fineweb", "chats", "code", "images", "dedup")
+TEMPLATE_NAMES = ("pretrain", "sft", "fineweb", "chats", "code", "images", "dedup")
+_WITH_TOKENIZER = ("pretrain", "sft")
+_SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _SHOWN_ROWS = 2
 _SHOWN_CHARS = 300
 _BATCH_SIZE = 8
@@ -38,16 +43,29 @@ _BATCH_SIZE = 8
     type=click.Choice(TEMPLATE_NAMES),
     help="A recipe for a common job, with comments that say what each step keeps of the sample data.",
 )
-def init_command(folder: str, template: str | None) -> None:
+@click.option(
+    "--tokenizer",
+    help="With --template pretrain or sft: a folder or a name on the Hugging Face Hub. Default: a new one, trained on "
+    "the sample data.",
+)
+def init_command(folder: str, template: str | None, tokenizer: str | None) -> None:
     """Write a commented recipe and sample data into FOLDER (default: the current folder).
 
     Existing files are never overwritten.
     """
+    if tokenizer is not None and template not in _WITH_TOKENIZER:
+        raise UsageError("--tokenizer needs a template that tokenizes", help="add --template pretrain or sft")
     files: dict[str, bytes] = {"recipe.yaml": STARTER_RECIPE.encode(), "sample.jsonl": STARTER_DATA.encode()}
     if template is not None:
         files = dict(make_files(template))
     root = Path(folder)
-    for name in files:
+    trains = template in _WITH_TOKENIZER and tokenizer is None
+    if tokenizer is not None:
+        place = str(Path(tokenizer).absolute()) if Path(tokenizer).exists() else tokenizer
+        recipe = files["recipe.yaml"].decode()
+        index = [step.name for step in parse_recipe(recipe).steps].index("tokenize")
+        files["recipe.yaml"] = edit_text(recipe, [f"steps.{index}.tokenize.tokenizer={json.dumps(place)}"]).encode()
+    for name in [*files, *(["tokenizer"] if trains else [])]:
         if (root / name).exists():
             raise UsageError(f"{root / name} already exists", help="choose another folder: gristmill init FOLDER")
     for name, content in files.items():
@@ -55,12 +73,22 @@ def init_command(folder: str, template: str | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             file.write(content)
+    if trains:
+        train_tokenizer(_list_texts(files), root / "tokenizer", vocab_size=512, special_tokens=_SPECIAL_TOKENS)
+        echo(f"wrote {root / 'tokenizer'}: trained on the sample data")
     shown_names = [name for name in files if name.count("/") == 0] or list(files)
     for name in shown_names:
         echo(f"wrote {root / name}")
     if len(shown_names) < len(files):
         echo(f"wrote {len(files) - len(shown_names)} files in folders of {root}")
     echo(f"next: gristmill plan {quote_path(root / 'recipe.yaml')}")
+
+
+def _list_texts(files: Mapping[str, bytes]) -> Iterator[str]:
+    """List the texts of the records in sample data, or of their messages."""
+    for line in b"".join(content for name, content in files.items() if name.endswith(".jsonl")).splitlines():
+        record = json.loads(line)
+        yield from (part["content"] for part in record.get("messages", [{"content": record.get("text", "")}]))
 
 
 @click.command(epilog="Example: gristmill demo --workers 2")
