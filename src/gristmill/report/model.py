@@ -40,7 +40,7 @@ class ShownRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     passage: str = ""
 
 
-class Samples(msgspec.Struct, frozen=True, kw_only=True):
+class ShownSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Some records of each kind, chosen by hashes."""
 
     wanted: int
@@ -153,7 +153,7 @@ class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
 class Report(DatasetReport, frozen=True, kw_only=True):
     """The whole content of `report.json`."""
 
-    samples: Samples | None = None
+    samples: ShownSamples | None = None
     lengths: Lengths | None = None
     languages: list[LanguageCount] = msgspec.field(default_factory=list)
     curves: list[StepCurves] = msgspec.field(default_factory=list)

@@ -31,7 +31,7 @@ from gristmill.core.records import INPUT_IDS, ORIGIN, TEXT
 from gristmill.report.charts import make_bins
 from gristmill.report.documents import is_cut_anywhere, join_pieces
 from gristmill.report.markup import replace_surrogates, restore_pictures, show_record
-from gristmill.report.model import Bin, LanguageCount, Lengths, Report, RunTimes, Samples, ShownRecord
+from gristmill.report.model import Bin, LanguageCount, Lengths, Report, RunTimes, ShownRecord, ShownSamples
 from gristmill.report.page import make_page
 from gristmill.report.thresholds import find_curves
 from gristmill.report.view.describe import list_pictures
@@ -117,7 +117,7 @@ _MAX_SCORES = 20_000_000
 """Score files of more rows than this are not read."""
 
 
-def collect_samples(dataset: Dataset, wanted: int, *, reads_shards: bool = True) -> Samples:
+def collect_samples(dataset: Dataset, wanted: int, *, reads_shards: bool = True) -> ShownSamples:
     """Collect up to `wanted` records of each kind; `reads_shards`: whether kept ones, too."""
     max_characters = min(_MAX_CHARACTERS, _ALL_CHARACTERS // max(1, 4 * wanted))
     kept_records = _read_kept(dataset, wanted, max_characters) if reads_shards else []
@@ -131,7 +131,7 @@ def collect_samples(dataset: Dataset, wanted: int, *, reads_shards: bool = True)
     quarantined = [_make_sample(line, max_characters) for line in bad]
     clusters = [cluster for step in dataset.manifest.deduplicated for cluster in step.largest][:wanted]
     num_texts = sum(len(cluster.samples) for cluster in clusters)
-    return Samples(
+    return ShownSamples(
         wanted=wanted,
         num_records=len(kept_records) + len(dropped) + len(changed) + len(quarantined) + num_texts,
         kept=kept_records,
