@@ -154,8 +154,8 @@ class StreamArguments(_Data, frozen=True, kw_only=True):
 
     mixture: MixtureLike | None = None
     """The weights of the sources (of the datasets, if there are several), or phases `[(0, weights), (row, …)]`, or
-    `{"epochs": {"web": 1, "code": 2}}`. None: the manifest's mixture, without sources that have no rows in this split (`left_out`); if it has none, all rows are
-    shuffled together and each is read once an epoch.
+    `{"epochs": {"web": 1, "code": 2}}`. None: the manifest's mixture, without sources that have no rows in this split
+    (`left_out`); if it has none, all rows are shuffled together and each is read once an epoch.
     """
     weights_in: Literal["rows", "tokens"] = "rows"
     """Whether weights are shares of rows or of tokens."""
