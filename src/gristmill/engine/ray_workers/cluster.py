@@ -152,7 +152,7 @@ def wait_for_first_node(seconds: float | None, num_cpus: int) -> float:
             if monotonic() > deadline:
                 raise ClusterError(
                     f"the cluster was asked for {num_cpus} CPUs, and none has joined in {format_duration(seconds)}",
-                    help="ray status shows what its autoscaler does; --wait-for-nodes 15m waits longer",
+                    help="ray status shows what its autoscaler does; run: {wait_for_nodes: 900} in the recipe waits longer",
                 )
             sleep(_LOOK_SECONDS)
     finally:
@@ -211,7 +211,7 @@ def make_placement_error(seconds: float, num_cpus: float, num_bytes: int) -> Clu
         f"no worker could be placed for {format_duration(seconds)}: a worker needs {needed}; free are "
         f"{' and '.join(parts)}",
         help="ray status shows what the cluster is busy with; the same command resumes, and waits longer with "
-        "--wait-for-nodes 15m",
+        "run: {wait_for_nodes: 900} in the recipe",
     )
 
 
