@@ -152,7 +152,7 @@ def wait_for_first_node(seconds: float | None, num_cpus: int) -> float:
             if monotonic() > deadline:
                 raise ClusterError(
                     f"the cluster was asked for {num_cpus} CPUs, and none has joined in {format_duration(seconds)}",
-                    help="ray status shows what its autoscaler does; run: {wait_for_nodes: 900} in the recipe waits longer",
+                    help="ray status shows what its autoscaler does; run: {wait_for_nodes: 900} waits longer",
                 )
             sleep(_LOOK_SECONDS)
     finally:
