@@ -20,7 +20,7 @@ from gristmill.core.recipe import Recipe
 from gristmill.core.records import ORIGIN, SourceFile
 from gristmill.pipeline.inspecting.trace import trace_input
 from gristmill.pipeline.planning.plan import make_plan
-from gristmill.readers.formats import advise_on_file, file_format
+from gristmill.readers.formats import FORMATS, advise_on_file, file_format
 from gristmill.readers.schema import plan_schema
 from gristmill.readers.source import open_reader
 from gristmill.steps import Read
@@ -37,6 +37,16 @@ NAMES = {
     "b.tar": "webdataset",
     "b.tar.gz": "webdataset",
 }
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("name", FORMATS)
+def test_modules_have_what_the_table_says(name):
+    entry = FORMATS[name]
+    needed = {"objects": "sample_records", "table": "read_schemas", "own": "plan_columns"}[entry.content]
+    module = entry.load()
+    assert entry.is_dataset or (callable(module.open_file) and callable(getattr(module, needed)))
+    assert entry.folder or entry.suffixes
 
 
 @pytest.mark.every_case

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.core.records import Texts
+    from gristmill.core.records import SourceFile, Texts
+    from gristmill.readers.read import Read
 
 
 CELL_BYTES = 4 << 20
@@ -57,6 +58,18 @@ class CellBatch:
     """Other counts, such as records with `other_fields`."""
     texts: Texts | None = None
     """The texts as the reader has decoded them (`TextsReader`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A file of a source, or a piece of it that was unpacked before, as it is read cell by cell."""
+
+    read: Read
+    file: SourceFile
+    piece: UnpackedPiece | None = None
+    """The piece to read instead of the file itself."""
+    cell_bytes: int = CELL_BYTES
+    """The size of a cell; part of the output's identity."""
 
 
 class FileReader(Protocol):

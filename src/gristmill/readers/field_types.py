@@ -8,6 +8,7 @@ any value exactly.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,8 @@ from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from gristmill.core.records import SourceFile
 
 
 RESERVED = frozenset((ORIGIN, TEXT, RECORD, SPLIT, INPUT_IDS, LOSS_MASK, TRAINED, LITERALS, OTHER_FIELDS))
@@ -41,6 +44,38 @@ class FieldType(NamedTuple):
 
 REST = FieldType(JSON_TYPE, "what has no column")
 """The type of `other_fields`, for the plan."""
+
+
+class WantedColumns(NamedTuple):
+    """What a source is planned for."""
+
+    keeps_record: bool
+    """Whether documents keep all fields of their records."""
+    has_text: bool
+    carries_members: bool
+    """Whether all members of samples become columns."""
+    is_text_optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumns:
+    """The columns of a source besides `origin` and its text."""
+
+    columns: dict[str, FieldType]
+    members: dict[str, str] = field(default_factory=dict)
+    """The extension of each column that is a separate member of a sample."""
+    labels: dict[str, bytes] = field(default_factory=dict)
+    """The features of columns with names of labels."""
+    has_text: bool = True
+
+
+_MAX_SAMPLED = 16
+
+
+def choose_spread(files: Sequence[SourceFile], most: int = _MAX_SAMPLED) -> list[SourceFile]:
+    """Choose up to `most` of the files, evenly spread, including the first and the last."""
+    count = min(len(files), most)
+    return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
 
 
 def infer_field_types(records: Sequence[Mapping[str, Any]]) -> dict[str, FieldType]:

@@ -1,70 +1,123 @@
-"""The format of a file, from its name, and advice on a file that its reader refuses, from its first bytes.
+"""The table of formats: how the files of each are recognised, planned and read.
 
-Formats beyond `FORMATS` come from installed packages; their suffix is the name of the format. A reader is a function
-from a path to the records of that file:
+A new format is one module and one line of `FORMATS`; runs, streams, the viewer and benchmarks then read it. Formats
+beyond the table come from installed packages: their suffix is the name of the format, and they are read like `objects`.
 
-    def read_ini(path: str) -> Iterator[dict[str, object]]: ...
+A module of a format has `open_file(part, schema)`, which opens a `FileReader`, and by its content:
 
-A record becomes a JSON object, so it is handled like JSON records: the text, named columns, other columns, values that
-JSON cannot hold. Its position is its number in the file. A cell is 4 MiB of these objects. The file is read from start
-to end by one task, since only the reader knows where records begin. Cost: about 1 µs a value on top of the reader's.
+* `objects` (each record is a JSON object): `sample_records(read, file, most)`, the records in a file's first bytes.
+  If several tasks can read one file, also `open_cells(part)`, the plain bytes of its cells;
+* `table` (a file knows its columns): `read_schemas(files, sampled)`;
+* `own`: `plan_columns(read, files, wanted)`.
+
+A module that recognises folders has `find_folder_format(files)` and `arrange_folder(files, where)`.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
-from contextlib import closing
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from gristmill.core.errors import CorruptStreamError, GristmillError, UsageError
+from gristmill.core.checks import check_choice
+from gristmill.core.errors import UsageError
 from gristmill.core.media import FILE_EXTENSIONS
-from gristmill.core.records import QuarantinedRecord
-from gristmill.readers.cells import CELL_BYTES, StreamDamage
-from gristmill.readers.read import FORMATS, OWN_FORMATS, check_format
-from gristmill.readers.texts.csv_file import RowRecords
-from gristmill.readers.texts.delimited_file import RawCell
-from gristmill.readers.texts.json_fields import encode_json_line
-from gristmill.readers.texts.json_lines import LINE_END, JsonLinesReader
 from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
 from gristmill.storage.codecs import find_codec, strip_codec
 from gristmill.storage.files import open_input
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Sequence
 
-    import pyarrow as pa
-
-    from gristmill.core.records import SourceFile
-    from gristmill.readers.read import Read
-    from gristmill.readers.texts.delimited_file import CutRecords
+    from gristmill.core.records import SideFile
+    from gristmill.storage.paths import ListedFile
 
 
-_BY_SUFFIX = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",  # also JSON lines: many corpora use this suffix for them
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".tar": "webdataset",
-    **{f".{extension}": "files" for extension in FILE_EXTENSIONS},
-    ".warc": "warc",
-    ".wet": "warc",
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of files. Its modules are named below `gristmill.readers`, and imported when a file needs them."""
+
+    module: str
+    content: Literal["objects", "table", "own"] = "own"
+    suffixes: tuple[str, ...] = ()
+    folder: str = ""
+    """The module that recognises a folder of this format."""
+    is_compressed: bool = False
+    """Whether its columns are compressed, so that no other compression is around a file."""
+    is_dataset: bool = False
+    """Whether it is that of finished datasets, whose shards have formats by their names."""
+
+    def load(self) -> Any:
+        """Import the module that reads its files."""
+        return import_module(f"gristmill.readers.{self.module}")
+
+    def arrange_folder(self, files: Sequence[ListedFile], where: str) -> FolderFiles:
+        """Find the data files of a folder."""
+        arranged: FolderFiles = import_module(f"gristmill.readers.{self.folder}").arrange_folder(files, where)
+        return arranged
+
+
+FORMATS = {
+    "jsonl": Format("texts.json_lines", "objects", (".jsonl", ".ndjson")),
+    "json": Format("texts.json_array", "objects", (".json",)),  # also JSON lines
+    "csv": Format("texts.csv_file", "objects", (".csv", ".tsv")),
+    "parquet": Format("tables.parquet", "table", (".parquet", ".pq"), is_compressed=True),
+    "arrow": Format("tables.arrow", "table", (".arrow", ".feather", ".ipc"), is_compressed=True),
+    "hugging_face": Format("tables.arrow", "table", folder="tables.hub_folder", is_compressed=True),
+    "text": Format("texts.text_files", suffixes=(".txt", ".text", ".md")),
+    "webdataset": Format("webdataset", suffixes=(".tar",)),
+    "warc": Format("web_archives", suffixes=(".warc", ".wet")),
+    "files": Format("sample_folder", suffixes=tuple(f".{end}" for end in FILE_EXTENSIONS), folder="sample_folder"),
+    "gristmill": Format("tables.gristmill_dataset", folder="tables.gristmill_dataset", is_dataset=True),
+    "samples": Format("webdataset", folder="tables.gristmill_dataset", is_dataset=True),
 }
-JSON_FORMATS = ("jsonl", "json")
-RECORD_FORMATS = (*JSON_FORMATS, "csv")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFiles:
+    """The data files of a folder."""
+
+    splits: dict[str, list[ListedFile]]
+    """The files by split; files without a split under an empty name."""
+    notes: list[str] = field(default_factory=list)
+    side_files: dict[str, tuple[SideFile, ...]] = field(default_factory=dict)
+    """By the relative path of a sample, the files that describe it."""
+
+
+_PLUGIN = Format("plugin_files", "objects")
+_BY_SUFFIX = {suffix: name for name, entry in FORMATS.items() for suffix in entry.suffixes}
+SUFFIXES = tuple(_BY_SUFFIX)
+RECORD_FORMATS = tuple(name for name, entry in FORMATS.items() if entry.content == "objects")
 """The formats whose records are read as JSON objects."""
-_COMPRESSED_INSIDE = ("parquet", "arrow", "hugging_face")
+
+
+def find_format(name: str) -> Format:
+    """Return the format with a name; those that are not in the table are read by installed packages."""
+    return FORMATS.get(name, _PLUGIN)
+
+
+def find_folder_format(declared: str | None, files: Sequence[ListedFile]) -> str | None:
+    """Find the format of a listed folder: what the recipe declares, else what its files say; None for other files."""
+    if declared is not None:
+        return declared if find_format(declared).folder else None
+    # Datasets come last in the table, and are recognised first: they may hold what marks the folders of others.
+    for folder in dict.fromkeys(entry.folder for entry in reversed(FORMATS.values()) if entry.folder):
+        name: str | None = import_module(f"gristmill.readers.{folder}").find_folder_format(files)
+        if name is not None:
+            return name
+    return None
+
+
+def check_format(name: str) -> None:
+    """Raise `UsageError` unless this is a built-in format or one that an installed package can read."""
+    if name in FORMATS or find_plugin(READER, name) is not None:
+        return
+    try:
+        check_choice("format", name, [*FORMATS, *list_plugin_names(READER)])
+    except UsageError as error:
+        error.context["unknown_reader"] = name
+        raise
 
 
 def has_known_format(path: str) -> bool:
@@ -81,7 +134,7 @@ def file_format(path: str, declared: str | None = None) -> str:
     'text'
     """
     suffix = posixpath.splitext(strip_codec(path))[1].lower()
-    if declared is not None and declared not in OWN_FORMATS:
+    if declared is not None and not find_format(declared).is_dataset:
         check_format(declared)
         format_name = declared
     elif suffix in _BY_SUFFIX:
@@ -95,7 +148,7 @@ def file_format(path: str, declared: str | None = None) -> str:
             help=f"name only the data files, or set format to one of {names}",
             unknown_reader=suffix[1:],
         )
-    if format_name in _COMPRESSED_INSIDE and find_codec(path):
+    if find_format(format_name).is_compressed and find_codec(path):
         raise UsageError(
             f"{path}: a {format_name} file inside another compression cannot be read",
             help="unpack it; its columns are compressed already",
@@ -135,108 +188,3 @@ def advise_on_file(path: str, expected_format: str) -> str:
         if first.lower().startswith(mark.lower()) and f"format: {expected_format}" not in advice:
             return advice
     return f"it begins with {first[:16]!r}: leave it out of read, set format to what it is, or rewrite it"
-
-
-def read_plugin_records(path: str, format: str) -> Generator[bytes]:
-    """Read the records of a file as lines of JSON, with the reader that provides this format.
-
-    Raises:
-        UsageError: The reader cannot be loaded, or it fails.
-        CorruptStreamError: The reader has found the file damaged.
-    """
-    plugin = find_plugin(READER, format)
-    if plugin is None:
-        raise UsageError(f"format {format!r}: its reader is not installed", help="install the package that provides it")
-    reader = plugin.load()
-    if not callable(reader):
-        raise plugin.make_type_error(reader, "a function from a path to records")
-    num_records = 0
-    try:
-        records = reader(path)
-        if not isinstance(records, Iterable) or isinstance(records, (str, bytes)):
-            raise TypeError(f"it must return an iterable of dicts, not {records!r:.100}")
-        for record in records:
-            yield encode_json_line(record)
-            num_records += 1
-    except GristmillError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"{plugin} failed in {path} after {num_records:,} records: {type(error).__name__}: {error}",
-            help=f"fix the file or {plugin.package.name}; a reader that meets a damaged file raises CorruptStreamError",
-        ) from error
-
-
-class PluginFile:
-    """The records of one file, cut into raw cells."""
-
-    can_cut = False
-
-    def __init__(self, file: SourceFile, format: str, cell_bytes: int = CELL_BYTES) -> None:
-        self.file = file
-        self._format = format
-        self._cell_bytes = cell_bytes
-
-    def cell_sizes(self) -> list[int]:
-        raise NotImplementedError("the cells are known only when the file has been read")
-
-    def raw_cells(self, first: int = 0, stop: int | None = None) -> Generator[RawCell]:
-        """Cut the cells `first` to `stop`; cells before them have to be read, too."""
-        with closing(self._cut_all()) as cells:
-            for raw in cells:
-                if stop is not None and raw.cell >= stop:
-                    return
-                if raw.cell >= first:
-                    yield raw
-
-    def _cut_all(self) -> Generator[RawCell]:
-        cell = num_bytes = first_record = 0
-        lines: list[bytes] = []
-        rest: QuarantinedRecord | None = None
-        with closing(read_plugin_records(self.file.path, self._format)) as records:
-            try:
-                for line in records:
-                    if num_bytes >= self._cell_bytes:
-                        yield _join_lines(cell, first_record, lines)
-                        cell, first_record = cell + 1, first_record + len(lines)
-                        lines, num_bytes = [], 0
-                    lines.append(line)
-                    num_bytes += len(line)
-            except CorruptStreamError as error:
-                rest = StreamDamage.from_error(error).quarantine_rest(self.file.id, first_record + len(lines))
-        yield _join_lines(cell, first_record, lines, rest)
-
-
-def _join_lines(cell: int, first_record: int, lines: list[bytes], rest: QuarantinedRecord | None = None) -> RawCell:
-    data = memoryview(b"".join(lines))
-    return RawCell(cell, first_record, data, is_terminated=True, num_left_out=0, rest=rest)
-
-
-class PluginReader(JsonLinesReader):
-    """A reader of files by the function of an installed package, cell by cell."""
-
-    def __init__(self, read: Read, cells: PluginFile, schema: pa.Schema) -> None:
-        super().__init__(read, cells, schema)
-        self._is_from_python = True
-
-    def _cut_cell(self, raw: RawCell) -> CutRecords:
-        """Cut the lines of a cell. Positions are numbers of records, not of bytes."""
-        stops = np.flatnonzero(np.frombuffer(raw.data, np.uint8) == LINE_END[0]).astype(np.int64)
-        starts = np.concatenate([np.zeros(min(1, len(stops)), np.int64), stops[:-1] + 1])
-        cut = RowRecords(raw, starts, stops, [], raw.start + np.arange(len(stops)))
-        most = self._read.max_record_bytes
-        large = np.flatnonzero(stops - starts > most)
-        for index in large.tolist():
-            num_bytes = int(stops[index] - starts[index])
-            message = f"{num_bytes} bytes as JSON, more than max_record_bytes ({most})"
-            position = int(cut.positions[index])
-            record = QuarantinedRecord(self._cells.file.id, position, 0, "too_large", message, None, num_bytes)
-            cut.quarantined.append(record)
-        cut.drop(large.tolist())
-        return cut
-
-    def _account_for_rest(
-        self, rest: QuarantinedRecord, batch: pa.RecordBatch, quarantined: list[QuarantinedRecord]
-    ) -> tuple[pa.RecordBatch, int]:
-        quarantined.append(rest)
-        return batch, 0

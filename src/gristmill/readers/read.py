@@ -8,34 +8,14 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.core.media import FILE_EXTENSIONS
 from gristmill.core.recipe import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import Step
-from gristmill.runtime.plugins import READER, find_plugin, list_plugin_names
+from gristmill.readers.formats import SUFFIXES, check_format
 
 _DATA_NAME = re.compile(
-    r"(?:\.(?:jsonl?|ndjson|parquet|pq|arrow|feather|ipc|txt|text|md|tar|csv|tsv|warc|wet|"
-    + "|".join(FILE_EXTENSIONS)
-    + r")(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$",
-    re.IGNORECASE,
-)
-OWN_FORMATS = ("gristmill", "samples")
-"""The formats of finished datasets: of tars of samples, and of all others."""
-FORMATS = (
-    "jsonl",
-    "json",
-    "csv",
-    "parquet",
-    "arrow",
-    "hugging_face",
-    "text",
-    "webdataset",
-    "warc",
-    "files",
-    *OWN_FORMATS,
+    rf"(?:(?:{'|'.join(map(re.escape, SUFFIXES))})(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$", re.IGNORECASE
 )
 
 
@@ -161,17 +141,6 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
                 raise UsageError(
                     f"encoding: Python does not know {self.encoding!r}", help="use one such as utf-8 or latin-1"
                 ) from error
-
-
-def check_format(name: str) -> None:
-    """Raise `UsageError` unless this is a built-in format or one that an installed package can read."""
-    if name in FORMATS or find_plugin(READER, name) is not None:
-        return
-    try:
-        check_choice("format", name, [*FORMATS, *list_plugin_names(READER)])
-    except UsageError as error:
-        error.context["unknown_reader"] = name
-        raise
 
 
 def _check_paths_or_records(value: Any) -> str | list[str] | PythonRecords:

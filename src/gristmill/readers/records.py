@@ -21,8 +21,8 @@ import pyarrow as pa
 from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.json_values import decode_json
 from gristmill.core.records import ORIGIN, RECORD
-from gristmill.readers.formats import RECORD_FORMATS, file_format
-from gristmill.readers.read import FORMATS, Read
+from gristmill.readers.formats import file_format, find_format
+from gristmill.readers.read import Read
 from gristmill.readers.schema import plan_schema
 from gristmill.readers.source import list_source_files, open_reader
 from gristmill.readers.tables.parquet import open_parquet
@@ -269,8 +269,8 @@ class ForwardFile:
     def __init__(self, path: str, kind: str) -> None:
         read = Read(read=path)
         [file] = list_source_files("file", read, find_files(path))
-        is_json = kind in RECORD_FORMATS or kind not in FORMATS
-        schema = plan_schema(read, [file], keeps_record=True, has_text=not is_json)
+        has_text = find_format(kind).content != "objects"
+        schema = plan_schema(read, [file], keeps_record=True, has_text=has_text)
         self._reader = open_reader(read, file, schema)
         self.num_rows = sum(cell.batch.num_rows + len(cell.quarantined) for cell in self._reader.read_cells())
         self._records: Iterator[Record] = iter(())

@@ -20,7 +20,7 @@ import csv
 import io
 import posixpath
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -57,6 +57,7 @@ from gristmill.core.records import (
 from gristmill.core.splits import FOLDER_SPLITS, split_by_folder
 from gristmill.readers.cells import CellBatch, build_batch
 from gristmill.readers.field_types import REST, infer_field_types, without_nulls
+from gristmill.readers.formats import FolderFiles
 from gristmill.shards.record_columns import RecordColumns
 from gristmill.storage.files import check_unchanged, open_input
 
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.core.records import SourceFile
+    from gristmill.readers.cells import FilePart
+    from gristmill.readers.field_types import WantedColumns
     from gristmill.readers.read import Read
     from gristmill.storage.paths import ListedFile
 
@@ -75,27 +78,18 @@ _OTHER_DATA = ("jsonl", "ndjson", "csv", "tsv", "parquet", "pq", "arrow", "feath
 _TABLES = ("metadata.jsonl", "metadata.csv")
 
 
-class FolderFiles(NamedTuple):
-    """The files of a folder of samples."""
-
-    splits: dict[str, list[ListedFile]]
-    """The samples by split; under an empty name if folders name no splits."""
-    side_files: dict[str, tuple[SideFile, ...]]
-    """By the relative path of a sample, the files that describe it."""
-    notes: list[str]
-
-
-def holds_samples(files: Sequence[ListedFile]) -> bool:
-    """Whether images, sounds or other files of bytes are among the files, and no other data next to them."""
+def find_folder_format(files: Sequence[ListedFile]) -> str | None:
+    """Return `files` if images, sounds or other files of bytes are among the files, and no other data next to them."""
     others = [file for file in files if posixpath.basename(file.relative) not in _TABLES]
-    return _has_bytes(others) and not any(get_extension(file.relative) in _OTHER_DATA for file in others)
+    is_data = any(get_extension(file.relative) in _OTHER_DATA for file in others)
+    return "files" if _has_bytes(others) and not is_data else None
 
 
 def _has_bytes(files: Iterable[ListedFile]) -> bool:
     return any(get_extension(file.relative) in FILE_EXTENSIONS for file in files)
 
 
-def arrange_folder(files: Sequence[ListedFile]) -> FolderFiles:
+def arrange_folder(files: Sequence[ListedFile], where: str) -> FolderFiles:
     """Find the samples among the files of a folder, and what describes each of them."""
     tables = _list_tables(files)
     others = [file for file in files if posixpath.basename(file.relative) not in _TABLES]
@@ -112,6 +106,8 @@ def arrange_folder(files: Sequence[ListedFile]) -> FolderFiles:
             rest.append(file)
     if not samples:  # files that could describe others are the samples themselves
         samples, stems = [file for group in stems.values() for file in group], {}
+    if not samples:
+        raise UsageError(f"{where}: there is no sample among the files", help="name the files in read")
     side_files = {}
     for file in samples if stems or tables else []:
         described = [
@@ -128,14 +124,7 @@ def arrange_folder(files: Sequence[ListedFile]) -> FolderFiles:
     if rest:
         names = rest[0].relative if len(rest) == 1 else f"{rest[0].relative}, …"
         notes.append(f"files that describe no sample and are not read: {len(rest):,} ({names})")
-    return FolderFiles(_split_by_folder(samples), side_files, notes)
-
-
-def add_side_files(files: Iterable[SourceFile], folder: FolderFiles) -> list[SourceFile]:
-    """Add to each sample the files that describe it."""
-    if not folder.side_files:
-        return list(files)
-    return [msgspec.structs.replace(file, side_files=folder.side_files.get(file.relative, ())) for file in files]
+    return FolderFiles(_split_by_folder(samples), notes, side_files)
 
 
 def find_class(file: SourceFile) -> str | None:
@@ -189,12 +178,6 @@ def _cut_extension(relative: str) -> str:
     return relative[: len(relative) - len(extension) - 1] if extension else relative
 
 
-def refuse_empty(folder: FolderFiles, path: str) -> None:
-    """Raise `UsageError` if a folder has no sample."""
-    if not any(folder.splits.values()):
-        raise UsageError(f"{path}: there is no sample among the files", help="name the files in read")
-
-
 _MAX_SAMPLED = 256
 
 
@@ -207,7 +190,12 @@ def name_content(extension: str) -> str:
     return IMAGE if extension in IMAGE_EXTENSIONS else extension or "file"
 
 
-def plan_folder_schema(read: Read, files: Sequence[SourceFile]) -> pa.Schema:
+def open_file(part: FilePart, schema: pa.Schema) -> SampleReader:
+    """Open a file for reading."""
+    return SampleReader(part.read, part.file, schema)
+
+
+def plan_columns(read: Read, files: Sequence[SourceFile], wanted: WantedColumns) -> pa.Schema:  # noqa: ARG001
     """Plan the columns of a folder of samples, from all names of files and a sample of their descriptions."""
     extensions = dict.fromkeys(get_extension(file.relative) for file in files)
     contents = {

@@ -1,16 +1,16 @@
 """The schema of a source, fixed before the run, so that all its tasks make batches with the same columns.
 
-What only one format needs is imported where that format is planned: it takes longer than planning a small source.
+Records that are JSON objects and tables are planned here, from a sample or from what the files say of their columns;
+what only one format has, by its module (`formats`).
 """
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.errors import CorruptStreamError, UsageError
+from gristmill.core.errors import UsageError
 from gristmill.core.json_values import make_field
 from gristmill.core.media import FEATURE, MEMBER, find_labels
 from gristmill.core.records import (
@@ -25,12 +25,17 @@ from gristmill.core.records import (
     TEXT,
     TEXT_TYPE,
 )
-from gristmill.readers.cells import CELL_BYTES
-from gristmill.readers.field_types import REST, FieldType, infer_field_types
-from gristmill.readers.formats import JSON_FORMATS, file_format
-from gristmill.readers.read import FORMATS
-from gristmill.readers.tables.column_mapper import find_media_members, holds_bytes
-from gristmill.readers.texts.delimited_file import BYTE_ORDER_MARK, read_unpacked_chunks
+from gristmill.readers.field_types import (
+    REST,
+    FieldType,
+    PlannedColumns,
+    WantedColumns,
+    choose_spread,
+    infer_field_types,
+)
+from gristmill.readers.formats import FORMATS, file_format, find_format
+from gristmill.readers.tables import column_mapper
+from gristmill.readers.tables.gristmill_dataset import documents_schema, holds_token_rows
 from gristmill.readers.texts.json_fields import (
     decode_sample,
     find_values,
@@ -45,10 +50,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gristmill.core.records import SourceFile
-    from gristmill.readers.cells import ElementRange
+    from gristmill.readers.formats import Format
     from gristmill.readers.read import Read
 
-_MAX_SAMPLED = 16
 _MAX_LOCAL_FOOTERS = 256
 _SAMPLE_BYTES = 256 << 10
 _ALL_SAMPLES_BYTES = 4 << 20
@@ -64,26 +68,12 @@ def plan_schema(
     is_text_optional: bool = False,
 ) -> pa.Schema:
     """Return the columns of a source: those of its files, and a column of splits if some files are held out."""
-    schema = _plan_file_schema(
-        read,
-        files,
-        keeps_record=keeps_record,
-        has_text=has_text,
-        carries_members=carries_members,
-        is_text_optional=is_text_optional,
-    )
+    wanted = WantedColumns(keeps_record, has_text, carries_members, is_text_optional)
+    schema = _plan_file_schema(read, files, wanted)
     return schema.append(pa.field(SPLIT, pa.string())) if any(file.is_held_out for file in files) else schema
 
 
-def _plan_file_schema(
-    read: Read,
-    files: Sequence[SourceFile],
-    *,
-    keeps_record: bool,
-    has_text: bool,
-    carries_members: bool,
-    is_text_optional: bool,
-) -> pa.Schema:
+def _plan_file_schema(read: Read, files: Sequence[SourceFile], wanted: WantedColumns) -> pa.Schema:
     """Return the columns of a source: `origin`, `text`, those that `columns` names, and with `keeps_record` all.
 
     "All" is for JSON lines the line itself, as `record`; for Parquet and Arrow all columns; for tars all members, with
@@ -93,72 +83,58 @@ def _plan_file_schema(
     rendered need none: without `has_text` they are read as they are. Samples need none either: with `is_text_optional`
     a source that has columns of bytes and no column `text` is one of samples.
     """
-    kind = check_source_format(read, files)
-    if kind == "files":
-        from gristmill.readers.sample_folder import plan_folder_schema  # noqa: PLC0415
-
-        return plan_folder_schema(read, files)
-    if read.format == "samples":
-        from gristmill.readers.tar_columns import plan_own_samples  # noqa: PLC0415
-
-        return plan_own_samples(read, files)
-    is_stored, is_local = kind in ("parquet", "arrow"), find_protocol(files[0].path) is None
-    if kind == "arrow" and read.format == "gristmill":
-        from gristmill.readers.tables.arrow import read_arrow_schema  # noqa: PLC0415
-        from gristmill.readers.tables.gristmill_dataset import documents_schema, holds_token_rows  # noqa: PLC0415
-
-        if holds_token_rows(stored_schema := read_arrow_schema(files[0].path)):
-            return documents_schema(stored_schema, files[0].path)
-    if kind == "parquet" and is_local:
-        from gristmill.readers.tables.parquet import check_footers  # noqa: PLC0415
-
-        check_footers(files)
-    if not has_text and kind not in ("jsonl", "parquet", "arrow"):
+    name = check_source_format(read, files)
+    kind = find_format(name)
+    if not wanted.has_text and kind.content == "own" and name != "files" and read.format != "samples":
         raise UsageError(
-            f"{files[0].path}: chats are read from JSON lines, Parquet or Arrow, not from {kind}",
+            f"{files[0].path}: chats are read from JSON lines, Parquet or Arrow, not from {name}",
             help="leave out the render step if these are documents",
         )
-    sampled = _choose_spread(files, _MAX_LOCAL_FOOTERS if is_stored and is_local else _MAX_SAMPLED)
-    columns: dict[str, FieldType]
-    members: dict[str, str] = {}
-    labels: dict[str, bytes] = {}
-    if kind == "jsonl":
-        columns = _list_json_columns(read, sampled, has_text=has_text)
-        if keeps_record:
-            columns[RECORD] = FieldType(RECORD_TYPE)
-    elif kind == "text":
-        if read.columns:
-            raise UsageError("columns: plain text has none", help="leave `columns` out")
-        columns = {}
-    elif kind == "warc":
-        columns = _list_page_columns(read, carries_all=keeps_record)
-    elif kind == "webdataset":
-        from gristmill.readers.tar_columns import plan_member_columns  # noqa: PLC0415
-
-        carries_all = carries_members and read.format != "gristmill"
-        columns, members, has_text = plan_member_columns(
-            read, sampled, carries_all=carries_all, is_text_optional=is_text_optional and read.format != "gristmill"
-        )
-        if keeps_record and read.format == "gristmill":
-            columns[RECORD] = FieldType(RECORD_TYPE)
+    if kind.content == "objects":
+        planned = _plan_json_columns(read, choose_spread(files), wanted)
+    elif kind.content == "table":
+        planned = _plan_table(read, files, kind, wanted)
     else:
-        sees_all = len(sampled) == len(files)
-        schemas = _read_stored_schemas(sampled, kind)
-        if has_text and is_text_optional and read.text == TEXT:
-            has_text = any(TEXT in each.names for each in schemas) or not any(map(holds_bytes, schemas))
-        members = {name: member for each in schemas for name, member in find_media_members(each).items()}
-        labels = _find_common_labels(schemas)
-        columns = _plan_stored_columns(
-            read, sampled, schemas, carries_all=keeps_record, has_text=has_text, sees_all=sees_all
-        )
+        planned = kind.load().plan_columns(read, files, wanted)
+    if isinstance(planned, pa.Schema):
+        return planned
     text = pa.field(TEXT, TEXT_TYPE)
-    if RECORD in columns and read.text != TEXT:
+    if RECORD in planned.columns and read.text != TEXT:
         text = text.with_metadata({PATH: read.text})
-    first = [pa.field(ORIGIN, ORIGIN_TYPE), text] if has_text else [pa.field(ORIGIN, ORIGIN_TYPE)]
-    fields = [*first, *(make_field(name, *field_type) for name, field_type in columns.items())]
-    schema = pa.schema([_add_notes(field, members, labels) for field in fields])
-    carries_all = (is_stored and keeps_record) or OTHER_FIELDS in columns
+    first = [pa.field(ORIGIN, ORIGIN_TYPE), text] if planned.has_text else [pa.field(ORIGIN, ORIGIN_TYPE)]
+    fields = [*first, *(make_field(name, *field_type) for name, field_type in planned.columns.items())]
+    schema = pa.schema([_add_notes(field, planned.members, planned.labels) for field in fields])
+    carries_all = (kind.content == "table" and wanted.keeps_record) or OTHER_FIELDS in planned.columns
     return schema.with_metadata({CARRIES_ALL: b""}) if carries_all else schema
+
+
+def _plan_json_columns(read: Read, sampled: Sequence[SourceFile], wanted: WantedColumns) -> PlannedColumns:
+    records = [record for file in sampled for record in _sample_objects(read, file)]
+    if wanted.has_text and records and not find_values(read.text, records):
+        raise make_missing_field_error("text", read.text, records)
+    columns = {name: FieldType(kind) for name, kind in infer_column_types(read.columns, records).items()}
+    if wanted.keeps_record:
+        columns[RECORD] = FieldType(RECORD_TYPE)
+    return PlannedColumns(columns, has_text=wanted.has_text)
+
+
+def _plan_table(
+    read: Read, files: Sequence[SourceFile], kind: Format, wanted: WantedColumns
+) -> PlannedColumns | pa.Schema:
+    is_local = find_protocol(files[0].path) is None
+    sampled = choose_spread(files, _MAX_LOCAL_FOOTERS) if is_local else choose_spread(files)
+    schemas: list[pa.Schema] = kind.load().read_schemas(files, sampled)
+    if read.format == "gristmill" and holds_token_rows(schemas[0]):
+        return documents_schema(schemas[0], files[0].path)
+    has_text = wanted.has_text
+    if has_text and wanted.is_text_optional and read.text == TEXT:
+        has_text = any(TEXT in each.names for each in schemas) or not any(map(column_mapper.holds_bytes, schemas))
+    members = {name: member for each in schemas for name, member in column_mapper.find_media_members(each).items()}
+    sees_all = len(sampled) == len(files)
+    columns = _plan_stored_columns(
+        read, sampled, schemas, carries_all=wanted.keeps_record, has_text=has_text, sees_all=sees_all
+    )
+    return PlannedColumns(columns, members, _find_common_labels(schemas), has_text=has_text)
 
 
 def _add_notes(field: pa.Field, members: Mapping[str, str], labels: Mapping[str, bytes]) -> pa.Field:
@@ -182,26 +158,14 @@ def _find_common_labels(schemas: Sequence[pa.Schema]) -> dict[str, bytes]:
     return common
 
 
-def _list_page_columns(read: Read, *, carries_all: bool) -> dict[str, FieldType]:
-    """Return the columns of pages in web archives, which are always the same."""
-    from gristmill.readers.web_archives import COLUMNS  # noqa: PLC0415
-
-    for name in read.columns:
-        if name not in COLUMNS:
-            raise UsageError(
-                f'columns: pages of web archives have no column "{name}"', help=f"there are {', '.join(COLUMNS)}"
-            )
-    return {name: FieldType(kind) for name, kind in COLUMNS.items() if carries_all or name in read.columns}
-
-
 def check_source_format(read: Read, files: Sequence[SourceFile]) -> str:
-    """Return the one format of all files of a source; a saved Hugging Face dataset is a list of Arrow files here."""
+    """Return the one format of all files of a source."""
     if not files:
         raise UsageError("read: there are no files", help="check the paths")
     first, kind = files[0], ""
     for file in files:
         this_kind = file_format(file.path, read.format)
-        if kind and this_kind != kind and not {this_kind, kind} <= set(JSON_FORMATS):
+        if kind and this_kind != kind and not {this_kind, kind} <= {"jsonl", "json"}:
             raise UsageError(
                 f"one source holds files of two formats: {first.path} ({kind}) and {file.path} ({this_kind})",
                 help="make them two sources, or name the files more exactly",
@@ -214,24 +178,9 @@ def check_source_format(read: Read, files: Sequence[SourceFile]) -> str:
             raise UsageError(f"{name} is only for CSV, but {first.path} is {kind}")
     if read.separator is not None and kind != "text":
         raise UsageError(f"separator: only text is cut at a separator, but {first.path} is {kind}")
-    if kind not in FORMATS:
-        return "jsonl"  # the records of a plugin's reader become JSON objects
-    refuse_shadowed(READER, kind)
-    return {"hugging_face": "arrow", "json": "jsonl", "csv": "jsonl"}.get(kind, kind)
-
-
-def _choose_spread(files: Sequence[SourceFile], most: int) -> list[SourceFile]:
-    """Choose up to `most` of the files, evenly spread, including the first and the last."""
-    count = min(len(files), most)
-    return [files[index * (len(files) - 1) // max(1, count - 1)] for index in range(count)]
-
-
-def _read_stored_schemas(files: Sequence[SourceFile], kind: str) -> list[pa.Schema]:
-    from gristmill.readers.tables.arrow import read_arrow_schema  # noqa: PLC0415
-    from gristmill.readers.tables.parquet import read_parquet_schema  # noqa: PLC0415
-
-    read_schema = read_parquet_schema if kind == "parquet" else read_arrow_schema
-    return [read_schema(file.path) for file in files]
+    if kind in FORMATS:
+        refuse_shadowed(READER, kind)
+    return kind
 
 
 def _plan_stored_columns(
@@ -244,8 +193,6 @@ def _plan_stored_columns(
     sees_all: bool,
 ) -> dict[str, FieldType]:
     """Return the columns of Parquet or Arrow files. In a file that lacks a column it is null; all must not lack it."""
-    from gristmill.readers.tables import column_mapper  # noqa: PLC0415
-
     named, loose = [], []
     needs_rest = not sees_all
     for file, schema in zip(files, schemas, strict=True):
@@ -266,13 +213,6 @@ def _plan_stored_columns(
     return columns | {OTHER_FIELDS: REST} if carries_all and needs_rest else columns
 
 
-def _list_json_columns(read: Read, files: Sequence[SourceFile], *, has_text: bool) -> dict[str, FieldType]:
-    records = [record for file in files for record in _sample_objects(read, file)]
-    if has_text and records and not find_values(read.text, records):
-        raise make_missing_field_error("text", read.text, records)
-    return {name: FieldType(kind) for name, kind in infer_column_types(read.columns, records).items()}
-
-
 def sample_record_types(
     read: Read, files: Sequence[SourceFile], *, has_text: bool = True
 ) -> tuple[dict[str, FieldType], bool]:
@@ -280,9 +220,9 @@ def sample_record_types(
 
     The sample is the first 4 MiB altogether of up to 16 files spread over the source.
     """
-    sampled = _choose_spread(files, _MAX_SAMPLED)
+    sampled = choose_spread(files)
     most = max(_SAMPLE_BYTES, _ALL_SAMPLES_BYTES // len(sampled))
-    sees_all = len(sampled) == len(files) and check_source_format(read, files) in JSON_FORMATS
+    sees_all = len(sampled) == len(files) and find_format(check_source_format(read, files)).content == "objects"
     sees_all = sees_all and all(file.num_bytes <= most and find_codec(file.path) is None for file in files)
     records: list[dict[str, Any]] = []
     for file in sampled:
@@ -302,88 +242,14 @@ def sample_record_types(
     return types, sees_all and record_keys <= {*types, *([read.text] if has_text else [])}
 
 
-def _sample_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:
-    if file_format(file.path, read.format) != "webdataset":
-        yield from _sample_json(read, file, most)
-    else:
-        from gristmill.readers.tar_columns import sample_members  # noqa: PLC0415
-        from gristmill.readers.tar_samples import JSON, add_members_to_json  # noqa: PLC0415
-
-        for sample in sample_members(file, read, None):
-            add_members_to_json(sample)
-            yield sample.members.get(JSON, b"{}")
-
-
 def _sample_objects(read: Read, file: SourceFile) -> Iterator[dict[str, Any]]:
     """Yield the valid objects in the first 256 KiB of a file, or a longer first object of up to a cell."""
-    for record in _sample_json(read, file, _SAMPLE_BYTES):
+    for record in _sample_records(read, file, _SAMPLE_BYTES):
         value = decode_sample(record)
         if isinstance(value, dict):
             yield value
 
 
-def _sample_json(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
-    """Return the records in the first bytes of a file: lines, elements, rows of CSV, or what a plugin reads."""
-    kind = file_format(file.path, read.format)
-    if kind not in FORMATS:
-        return _sample_plugin_records(file, kind, most)
-    if kind == "csv":
-        from gristmill.readers.texts.csv_file import (  # noqa: PLC0415
-            RowDecoder,
-            find_csv_layout,
-            read_csv_head,
-        )
-
-        layout = find_csv_layout(read, file.path)
-        return RowDecoder(read, layout).sample(read_csv_head(read, file.path, layout, most))
-    if kind == "json":
-        from gristmill.readers.texts.json_array import find_elements  # noqa: PLC0415
-
-        elements = find_elements(read, file.path)
-        if elements is not None:
-            return _sample_elements(file, elements, most)
-    data = _read_head(file, 0, b"\n", most)
-    end = data.find(b"\n", most)
-    return data[: end if end >= 0 else len(data)].removeprefix(BYTE_ORDER_MARK).split(b"\n")
-
-
-def _sample_plugin_records(file: SourceFile, format: str, most: int) -> Iterator[bytes]:
-    from gristmill.readers.formats import read_plugin_records  # noqa: PLC0415
-    from gristmill.readers.texts.json_fields import REFUSED_LINE  # noqa: PLC0415
-
-    num_bytes = 0
-    with closing(read_plugin_records(file.path, format)) as records, suppress(CorruptStreamError):
-        for line in records:
-            if not line.startswith(REFUSED_LINE):
-                yield line
-            num_bytes += len(line)
-            if num_bytes >= most:
-                return
-
-
-def _sample_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
-    from gristmill.readers.texts.json_elements import ElementScanner  # noqa: PLC0415
-
-    data = _read_head(file, elements.start, b"", most)
-    split = ElementScanner(is_open=not elements.is_array).split(data)
-    for start, stop in zip(split.starts.tolist(), split.stops.tolist(), strict=True):
-        yield data[start:stop]
-        if stop >= most:
-            return
-    if split.unfinished is not None:
-        yield data[split.unfinished :]
-
-
-def _read_head(file: SourceFile, start: int, separator: bytes, most: int) -> bytes:
-    """Read the bytes from `start` on that the sample needs: `most` and the rest of a record, but at most a cell."""
-    data = bytearray()
-    with closing(read_unpacked_chunks(file.path)) as chunks:
-        try:
-            for chunk in chunks:
-                data += chunk[start:]
-                start = max(0, start - len(chunk))
-                if len(data) >= CELL_BYTES or (len(data) >= most and separator and separator in data):
-                    break
-        except CorruptStreamError:
-            pass  # the readable part is the sample; the run reports the damage
-    return bytes(data)
+def _sample_records(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
+    records: Iterable[bytes] = find_format(file_format(file.path, read.format)).load().sample_records(read, file, most)
+    return records

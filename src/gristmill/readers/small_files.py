@@ -19,7 +19,7 @@ import pyarrow as pa
 from gristmill.core.records import ORIGIN, SPLIT, TEXT, TEXT_TYPE, make_origins
 from gristmill.core.splits import TRAIN
 from gristmill.readers.cells import CELL_BYTES, CellBatch, build_batch
-from gristmill.readers.formats import JSON_FORMATS, file_format
+from gristmill.readers.formats import file_format
 from gristmill.readers.source import add_splits, open_reader
 from gristmill.readers.texts.delimited_file import BYTE_ORDER_MARK, DelimitedFile, RawCell, read_unpacked_chunks
 from gristmill.readers.texts.json_array import find_elements_in
@@ -125,7 +125,7 @@ class _GatheredFiles(Protocol):
 
 def _make_gatherer(read: Read, file: SourceFile, schema: pa.Schema) -> _GatheredFiles | None:
     kind = file_format(file.path, read.format)
-    if kind in JSON_FORMATS:
+    if kind in ("jsonl", "json"):
         return _GatheredLines(read, file, schema)
     if kind == "files":
         from gristmill.readers.sample_folder import SampleBuilder  # noqa: PLC0415

@@ -5,7 +5,7 @@ file.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -15,38 +15,26 @@ import xxhash
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, SPLIT, SourceFile
 from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
-from gristmill.readers.cells import CELL_BYTES, ElementRange, FileReader, UnpackedPiece
-from gristmill.readers.formats import JSON_FORMATS, file_format
-from gristmill.readers.read import FORMATS, OWN_FORMATS
-from gristmill.readers.sample_folder import add_side_files, arrange_folder, holds_samples, refuse_empty
-from gristmill.readers.tables.gristmill_dataset import (
-    find_datasets_tokenizer,
-    find_shards,
-    holds_datasets,
-    holds_sample_tars,
-)
-from gristmill.readers.tables.hub_folder import find_hub_files, find_saved_files, is_dataset_folder
-from gristmill.readers.texts.delimited_file import DelimitedFile
-from gristmill.readers.texts.json_lines import LINE_END, JsonLinesReader
+from gristmill.readers.cells import CELL_BYTES, FilePart
+from gristmill.readers.formats import FORMATS, FolderFiles, file_format, find_folder_format, find_format
+from gristmill.readers.tables.gristmill_dataset import find_datasets_tokenizer
+from gristmill.readers.tables.hub_folder import find_hub_files
+from gristmill.readers.texts.delimited_file import ScannedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gristmill.readers.cells import CellBatch
+    from gristmill.readers.cells import CellBatch, ElementRange, FileReader, UnpackedPiece
     from gristmill.readers.read import Read
-    from gristmill.readers.sample_folder import FolderFiles
-    from gristmill.readers.texts.csv_file import CsvFile
+    from gristmill.readers.texts.delimited_file import DelimitedFile
     from gristmill.shards.manifest_file import TokenizerSnapshot
     from gristmill.storage.paths import ListedFile
 
 
 def with_detected_format(read: Read, listed_files: Sequence[ListedFile]) -> Read:
     """Set the format of a folder: of finished datasets, or of samples. A file's name alone does not tell it."""
-    if read.format is None and holds_datasets(listed_files):
-        return msgspec.structs.replace(read, format="samples" if holds_sample_tars(listed_files) else "gristmill")
-    if read.format is None and holds_samples(listed_files):
-        return msgspec.structs.replace(read, format="files")
-    return read
+    name = find_folder_format(read.format, listed_files)
+    return read if name is None else msgspec.structs.replace(read, format=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +61,27 @@ def choose_split_files(
 
     If the splits of files are known (see `core.splits`), each file gets the new name of its split.
     """
-    hub = None
-    folder = arrange_folder(listed_files) if read.format == "files" else None
-    if folder is not None:
-        refuse_empty(folder, _describe_paths(read, listed_files))
-        splits = folder.splits
-    elif read.format in OWN_FORMATS:
-        splits = find_shards(listed_files)
-    elif read.format == "hugging_face" or (read.format is None and is_dataset_folder(listed_files)):
-        splits = find_saved_files(listed_files)
+    where, hub = _describe_paths(read, listed_files), None
+    name = find_folder_format(read.format, listed_files)
+    if name is not None:
+        folder = FORMATS[name].arrange_folder(listed_files, where)
     elif (hub := find_hub_files(read, listed_files)) is not None:
-        splits = hub.splits
+        folder = hub
     else:
-        splits = {"": list(listed_files)}
+        folder = FolderFiles({"": list(listed_files)})
+    splits, notes = folder.splits, folder.notes
     if read.config is not None and hub is None:
         raise UsageError("config: only a folder of the Hugging Face Hub with its README.md has configs")
-    notes = hub.notes if hub is not None else folder.notes if folder is not None else []
     if list(splits) == [""]:
         if read.split not in (None, ALL_AS_TRAIN):
             raise UsageError(
                 "split: only a dataset has splits, and these are files", help="name the files you want in read"
             )
-        notes = [*notes, *_note_look_alikes(splits[""])] if read.split is None and folder is None else notes
+        notes = [*notes, *_note_look_alikes(splits[""])] if read.split is None and name != "files" else notes
         return SplitFiles(_describe_files(make_source_files(source, splits), folder), notes)
     if "" in splits:
         splits[TRAIN] = [*splits.get(TRAIN, []), *splits.pop("")]
-    new_names = choose_splits(list(splits), read.split, _describe_paths(read, listed_files), needs_train=needs_train)
+    new_names = choose_splits(list(splits), read.split, where, needs_train=needs_train)
     files: dict[str, list[ListedFile]] = {}
     for split, name in new_names.items():
         if not splits[split] and (hub is not None or not any(splits[other] for other in new_names)):
@@ -109,8 +92,11 @@ def choose_split_files(
     return SplitFiles(described, [*_split_notes(splits, new_names), *notes], empty)
 
 
-def _describe_files(files: list[SourceFile], folder: FolderFiles | None) -> list[SourceFile]:
-    return files if folder is None else add_side_files(files, folder)
+def _describe_files(files: list[SourceFile], folder: FolderFiles) -> list[SourceFile]:
+    """Add to each sample the files that describe it."""
+    if not folder.side_files:
+        return files
+    return [msgspec.structs.replace(file, side_files=folder.side_files.get(file.relative, ())) for file in files]
 
 
 def make_source_files(source: str, splits: Mapping[str, Sequence[ListedFile]]) -> list[SourceFile]:
@@ -190,62 +176,20 @@ def open_reader(
         piece: The piece to read instead of the file itself.
         cell_bytes: The size of a cell; part of the output's identity.
     """
-    # Readers are imported here, by format: all of them take longer to import than a small file takes to read.
     if SPLIT in schema.names:
         inner = schema.remove(schema.get_field_index(SPLIT))
         reader = open_reader(read, file, inner, piece=piece, cell_bytes=cell_bytes)
         return WithSplit(reader, schema, {file.id: file.split or TRAIN})
-    kind = file_format(file.path, read.format)
-    if kind not in FORMATS:
-        from gristmill.readers.formats import PluginFile, PluginReader  # noqa: PLC0415
-
-        return PluginReader(read, PluginFile(file, kind, cell_bytes), schema)
-    elements = _find_json_elements(read, file, piece, kind)
-    if elements is not None:
-        from gristmill.readers.texts.json_array import ElementFile, JsonArrayReader  # noqa: PLC0415
-
-        return JsonArrayReader(read, ElementFile(file, elements, read.max_record_bytes, piece, cell_bytes), schema)
-    if kind == "csv":
-        from gristmill.readers.texts.csv_file import CsvReader  # noqa: PLC0415
-
-        return CsvReader(read, _open_csv(read, file, piece, cell_bytes), schema)
-    if kind in JSON_FORMATS or (kind == "text" and read.separator is not None):
-        cells = _open_delimited(read, file, piece, cell_bytes)
-        if kind in JSON_FORMATS:
-            return JsonLinesReader(read, cells, schema)
-        from gristmill.readers.texts.text_files import DelimitedTextReader  # noqa: PLC0415
-
-        return DelimitedTextReader(read, cells, schema)
-    if kind == "text":
-        from gristmill.readers.texts.text_files import WholeTextReader  # noqa: PLC0415
-
-        return WholeTextReader(read, file, schema)
-    if kind == "files":
-        from gristmill.readers.sample_folder import SampleReader  # noqa: PLC0415
-
-        return SampleReader(read, file, schema)
-    if kind == "webdataset":
-        from gristmill.readers.webdataset import WebDatasetReader  # noqa: PLC0415
-
-        return WebDatasetReader(read, file, schema, piece=piece, cell_bytes=cell_bytes)
-    if kind == "warc":
-        from gristmill.readers.web_archives import WarcReader  # noqa: PLC0415
-
-        return WarcReader(read, file, schema, cell_bytes=cell_bytes)
-    if kind == "parquet":
-        from gristmill.readers.tables.parquet import ParquetReader  # noqa: PLC0415
-
-        return ParquetReader(read, file, schema, cell_bytes=cell_bytes)
-    from gristmill.readers.tables.arrow import ArrowReader  # noqa: PLC0415
-
-    return ArrowReader(read, file, schema, cell_bytes=cell_bytes)
+    opened: FileReader = _load_format(read, file).open_file(FilePart(read, file, piece, cell_bytes), schema)
+    return opened
 
 
 def needs_scan(read: Read, file: SourceFile) -> bool:
     """Whether a plain file must be scanned from its start to be cut: CSV, and a JSON array."""
-    kind = file_format(file.path, read.format)
-    elements = _find_json_elements(read, file, None, kind)
-    return kind == "csv" or (elements is not None and elements.is_array)
+    if file_format(file.path, read.format) not in ("csv", "json"):
+        return False
+    cells, elements = open_for_unpacking(read, file)
+    return elements.is_array if elements is not None else isinstance(cells, ScannedFile)
 
 
 def open_for_unpacking(
@@ -257,38 +201,12 @@ def open_for_unpacking(
     record comes in several pieces. The joined bytes of a run of cells are an `UnpackedPiece`. If the stream cannot be
     read to its end, `CorruptStreamError` is raised after the last cell; the last piece gets it as its `damage`.
     """
-    kind = file_format(file.path, read.format)
-    if kind == "csv":
-        return _open_csv(read, file, None, cell_bytes), None
-    elements = _find_json_elements(read, file, None, kind)
-    if elements is not None:
-        from gristmill.readers.texts.json_array import ElementFile  # noqa: PLC0415
-
-        return ElementFile(file, elements, read.max_record_bytes, cell_bytes=cell_bytes), elements
-    return _open_delimited(read, file, None, cell_bytes), None
+    cells: DelimitedFile = _load_format(read, file).open_cells(FilePart(read, file, cell_bytes=cell_bytes))
+    return cells, cells.elements
 
 
-def _open_csv(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> CsvFile:
-    from gristmill.readers.texts.csv_file import CsvFile, find_csv_layout  # noqa: PLC0415
-
-    layout = find_csv_layout(read, file.path)
-    return CsvFile(file, layout, read.max_record_bytes, piece, cell_bytes, read.encoding)
-
-
-def _find_json_elements(read: Read, file: SourceFile, piece: UnpackedPiece | None, kind: str) -> ElementRange | None:
-    """Find the records of a JSON file that does not hold lines."""
-    if piece is not None:
-        return piece.elements
-    if kind != "json":
-        return None
-    from gristmill.readers.texts.json_array import find_elements  # noqa: PLC0415
-
-    return find_elements(read, file.path)
-
-
-def _open_delimited(read: Read, file: SourceFile, piece: UnpackedPiece | None, cell_bytes: int) -> DelimitedFile:
-    separator = LINE_END if read.separator is None else read.separator.encode()
-    return DelimitedFile(file, separator, read.max_record_bytes, piece, cell_bytes)
+def _load_format(read: Read, file: SourceFile) -> Any:
+    return find_format(file_format(file.path, read.format)).load()
 
 
 def add_splits(cell: CellBatch, schema: pa.Schema, splits: Mapping[int, str]) -> CellBatch:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import posixpath
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -24,7 +24,14 @@ from gristmill.core.errors import UsageError
 from gristmill.core.json_values import JSON_TYPE, is_json
 from gristmill.core.media import BINARY_EXTENSIONS
 from gristmill.core.records import CARRIES_ALL, KEY, ORIGIN, OTHER_FIELDS, TEXT, TEXT_TYPE
-from gristmill.readers.field_types import REST, FieldType, infer_field_types, is_column_name, without_nulls
+from gristmill.readers.field_types import (
+    REST,
+    FieldType,
+    PlannedColumns,
+    infer_field_types,
+    is_column_name,
+    without_nulls,
+)
 from gristmill.readers.tar_samples import TarSample, TarSampleWalk, TarStream, is_json_member, member_path
 from gristmill.readers.texts.delimited_file import read_unpacked_chunks
 from gristmill.readers.texts.json_fields import decode_sample, infer_column_types
@@ -116,18 +123,9 @@ _MAX_SAMPLES = 200
 _MAX_SAMPLE_BYTES = 16 << 20
 
 
-class MemberSchema(NamedTuple):
-    """The columns of a tar, and whether they have a text."""
-
-    columns: dict[str, FieldType]
-    members: dict[str, str]
-    """The extension of each column that is a separate member."""
-    has_text: bool
-
-
 def plan_member_columns(
     read: Read, files: Sequence[SourceFile], *, carries_all: bool, is_text_optional: bool
-) -> MemberSchema:
+) -> PlannedColumns:
     """Plan the columns of tars: those that the recipe names and, with `carries_all`, all members."""
     text, paths = member_path(read, read.text), {name: member_path(read, name) for name in read.columns}
     needed = None if carries_all or is_text_optional else frozenset(path.member for path in (text, *paths.values()))
@@ -155,7 +153,7 @@ def plan_member_columns(
         types |= loose | {OTHER_FIELDS: REST}
     if has_text and read.format != "gristmill":
         members[TEXT] = read.text if text.field is not None else text.member
-    return MemberSchema(types, members if carries_all else {}, has_text)
+    return PlannedColumns(types, members if carries_all else {}, has_text=has_text)
 
 
 def _has(sample: TarSample, member: str) -> bool:

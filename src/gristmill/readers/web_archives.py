@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.errors import CorruptStreamError
+from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.records import ORIGIN, TEXT, TEXT_TYPE, QuarantinedRecord, make_origins
 from gristmill.readers.cells import CELL_BYTES, CellBatch, StreamDamage
+from gristmill.readers.field_types import FieldType, PlannedColumns
 from gristmill.readers.texts.delimited_file import read_unpacked_chunks
 from gristmill.readers.warc_records import ByteReader, MemberStream, WarcRecord, parse_headers, read_records
 from gristmill.storage.codecs import decompress, find_codec
@@ -32,9 +33,11 @@ from gristmill.storage.files import open_input
 from gristmill.storage.urls import find_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gristmill.core.records import SourceFile
+    from gristmill.readers.cells import FilePart
+    from gristmill.readers.field_types import WantedColumns
     from gristmill.readers.read import Read
 
 
@@ -43,6 +46,22 @@ COLUMNS = {name: pa.string() for name in ("url", "host", "date", "content_type")
 _HTML_TYPES = ("text/html", "application/xhtml+xml", "")
 _TEXT_TYPES = ("text/plain", "text/markdown")
 _REPLACED = "\ufffd"
+
+
+def open_file(part: FilePart, schema: pa.Schema) -> WarcReader:
+    """Open a file for reading."""
+    return WarcReader(part.read, part.file, schema, cell_bytes=part.cell_bytes)
+
+
+def plan_columns(read: Read, files: Sequence[SourceFile], wanted: WantedColumns) -> PlannedColumns:  # noqa: ARG001
+    """Plan the columns of pages, which are always the same."""
+    for name in read.columns:
+        if name not in COLUMNS:
+            raise UsageError(
+                f'columns: pages of web archives have no column "{name}"', help=f"there are {', '.join(COLUMNS)}"
+            )
+    chosen = COLUMNS if wanted.keeps_record else read.columns
+    return PlannedColumns({name: FieldType(kind) for name, kind in COLUMNS.items() if name in chosen})
 
 
 class WarcReader:

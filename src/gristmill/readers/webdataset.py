@@ -33,7 +33,14 @@ from gristmill.core.records import (
     QuarantinedRecord,
 )
 from gristmill.readers.cells import CELL_BYTES, CellBatch, UnpackedPiece, build_batch, extra_columns
-from gristmill.readers.tar_columns import MemberColumns, OwnSampleColumns
+from gristmill.readers.field_types import FieldType, choose_spread
+from gristmill.readers.tar_columns import (
+    MemberColumns,
+    OwnSampleColumns,
+    plan_member_columns,
+    plan_own_samples,
+    sample_members,
+)
 from gristmill.readers.tar_samples import (
     JSON,
     MemberPath,
@@ -54,12 +61,42 @@ from gristmill.storage.tar_index import PlainTar, TarIndexBuilder, load_tar_inde
 from gristmill.storage.tar_scan import TarScan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gristmill.core.records import SourceFile
+    from gristmill.readers.cells import FilePart
+    from gristmill.readers.field_types import PlannedColumns, WantedColumns
     from gristmill.readers.read import Read
     from gristmill.storage.tar_index import TarIndex
     from gristmill.storage.tar_scan import TarMember
+
+
+def open_file(part: FilePart, schema: pa.Schema) -> WebDatasetReader:
+    """Open a file for reading."""
+    return WebDatasetReader(part.read, part.file, schema, piece=part.piece, cell_bytes=part.cell_bytes)
+
+
+def sample_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:  # noqa: ARG001  (as for all formats)
+    """Return the JSON members of the first samples of a file."""
+    for sample in sample_members(file, read, None):
+        add_members_to_json(sample)
+        yield sample.members.get(JSON, b"{}")
+
+
+def plan_columns(read: Read, files: Sequence[SourceFile], wanted: WantedColumns) -> PlannedColumns | pa.Schema:
+    """Plan the columns of a source."""
+    if read.format == "samples":
+        return plan_own_samples(read, files)
+    is_ours = read.format == "gristmill"
+    planned = plan_member_columns(
+        read,
+        choose_spread(files),
+        carries_all=wanted.carries_members and not is_ours,
+        is_text_optional=wanted.is_text_optional and not is_ours,
+    )
+    if wanted.keeps_record and is_ours:
+        planned.columns[RECORD] = FieldType(RECORD_TYPE)
+    return planned
 
 
 class WebDatasetReader:

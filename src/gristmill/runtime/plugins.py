@@ -5,7 +5,7 @@
 
 Finding a plugin looks for the entry points of all installed packages, once a process: 2 ms for 170 packages. A plugin's
 module is imported only when its name is used. This module is the only one that reads entry points; the callers
-(`recipe.load`, `readers.formats`, `pipeline.barriers.table`, `pipeline.jobs.export`) check that the loaded
+(`recipe.load`, `readers.plugin_files`, `pipeline.barriers.table`, `pipeline.jobs.export`) check that the loaded
 object is of the right kind.
 """
 

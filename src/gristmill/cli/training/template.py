@@ -11,7 +11,8 @@ from gristmill.cli.tables import print_lines
 from gristmill.core.checks import escape_controls
 from gristmill.core.quantities import format_count
 from gristmill.pipeline.jobs.training_jobs import TemplateTrial, try_template
-from gristmill.readers.read import FORMATS, Read, to_path
+from gristmill.readers.formats import FORMATS
+from gristmill.readers.read import Read, to_path
 from gristmill.steps.render import Render
 from gristmill.steps.render.render import ToolArguments
 from gristmill.text.chats.options import LastNotAssistant, PromptPolicy, SplitTurns, TrainOn

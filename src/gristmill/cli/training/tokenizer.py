@@ -13,7 +13,8 @@ from gristmill.cli.printing import echo, print_json, to_one_line
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.pipeline.jobs.training_jobs import TrainingSummary, train_classifier, train_tokenizer, try_tokenizer
-from gristmill.readers.read import FORMATS, Read, to_path
+from gristmill.readers.formats import FORMATS
+from gristmill.readers.read import Read, to_path
 from gristmill.text.tokenizers.check_tokenizer import TokenizerReport
 
 _SHOWN_SPECIALS = 6

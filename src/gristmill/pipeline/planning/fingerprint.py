@@ -20,8 +20,8 @@ import xxhash
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.recipe import step_parameters
 from gristmill.pipeline.work_folder import PLUGINS
-from gristmill.readers.formats import file_format
-from gristmill.readers.read import FORMATS, Read
+from gristmill.readers.formats import FORMATS, file_format
+from gristmill.readers.read import Read
 from gristmill.runtime.functions import Function
 from gristmill.runtime.plugins import BARRIER, READER, STEP, find_package_of, find_plugin
 from gristmill.shards.manifest_file import load_manifest

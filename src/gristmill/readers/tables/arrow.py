@@ -35,11 +35,12 @@ from gristmill.storage.files import open_input
 from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
+    from gristmill.readers.cells import FilePart
     from gristmill.readers.read import Read
 
 
@@ -65,6 +66,16 @@ class _RowCell:
     @property
     def num_rows(self) -> int:
         return sum(map(len, self.parts))
+
+
+def open_file(part: FilePart, schema: pa.Schema) -> ArrowReader:
+    """Open a file for reading."""
+    return ArrowReader(part.read, part.file, schema, cell_bytes=part.cell_bytes)
+
+
+def read_schemas(files: Sequence[SourceFile], sampled: Sequence[SourceFile]) -> list[pa.Schema]:  # noqa: ARG001
+    """Return the columns of some files of a source."""
+    return [read_arrow_schema(file.path) for file in sampled]
 
 
 def read_arrow_schema(path: str) -> pa.Schema:

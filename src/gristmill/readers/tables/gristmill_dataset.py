@@ -24,6 +24,7 @@ from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.media import SAMPLES, find_member
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 from gristmill.readers.cells import build_batch
+from gristmill.readers.formats import FolderFiles
 from gristmill.readers.read import Read
 from gristmill.shards.canonical import make_damage_error
 from gristmill.shards.manifest_file import SnapshotFile, TokenizerSnapshot, load_manifest, parse_manifest
@@ -93,22 +94,23 @@ def refuse_unfinished(patterns: Iterable[str], base: str | None) -> None:
                 load_manifest(folder)
 
 
-def holds_datasets(files: Sequence[ListedFile]) -> bool:
-    """Whether a manifest of Gristmill is among the files. Its beginning is checked: others use the file name too."""
-    return bool(_find_manifests(files))
+def find_folder_format(files: Sequence[ListedFile]) -> str | None:
+    """Return `gristmill` if a manifest of Gristmill is among the files, or `samples` if all tell of samples in tars.
 
-
-def holds_sample_tars(files: Sequence[ListedFile]) -> bool:
-    """Whether the datasets in a listing hold samples in tars, whose members are columns."""
+    The beginning of a manifest is checked: others use the file name too.
+    """
+    if not _find_manifests(files):
+        return None
     manifests = [dataset.manifest for dataset in _list_datasets(files)]
-    return all(
+    has_members = all(
         manifest.format == "webdataset" and any(find_member(field) for field in manifest.schema.to_arrow())
         for manifest in manifests
     )
+    return "samples" if has_members else "gristmill"
 
 
-def find_shards(files: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
-    """Return the shards of all datasets in a listing, by split."""
+def arrange_folder(files: Sequence[ListedFile], where: str) -> FolderFiles:  # noqa: ARG001  (as for all folders)
+    """Find the shards of all datasets in a listing, by split."""
     shards: dict[str, list[ListedFile]] = {}
     for dataset in _list_datasets(files):
         for split, sources in dataset.manifest.splits.items():
@@ -120,7 +122,7 @@ def find_shards(files: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
                         name = f"{split}/{source}/shard-{number:05d}{match[1]}"
                         file = replace(file, relative=posixpath.join(dataset.relative, name))
                     shards.setdefault(split, []).append(file)
-    return shards
+    return FolderFiles(shards)
 
 
 def find_datasets_tokenizer(listed_files: Sequence[ListedFile]) -> TokenizerSnapshot | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -24,7 +23,7 @@ import msgspec
 from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
 from gristmill.core.splits import TRAIN
-from gristmill.readers.formats import file_format, has_known_format
+from gristmill.readers.formats import FolderFiles, file_format, has_known_format
 from gristmill.storage.files import open_input
 from gristmill.storage.locations import StoredName, StoredPath  # noqa: TC001  (msgspec looks at types of fields)
 from gristmill.storage.patterns import PathPattern, is_wild
@@ -75,16 +74,7 @@ class _HubConfig(msgspec.Struct):
         return patterns
 
 
-@dataclass(frozen=True, slots=True)
-class HubFiles:
-    """The data files of a repository."""
-
-    splits: dict[str, list[ListedFile]]
-    """The files by split; files without a split under an empty name."""
-    notes: list[str] = field(default_factory=list)
-
-
-def find_hub_files(read: Read, files: Sequence[ListedFile]) -> HubFiles | None:
+def find_hub_files(read: Read, files: Sequence[ListedFile]) -> FolderFiles | None:
     """Find the data files of a listed folder by split; None if it is not a repository of the Hub."""
     if not _names_folder(read.read):
         return None
@@ -94,7 +84,7 @@ def find_hub_files(read: Read, files: Sequence[ListedFile]) -> HubFiles | None:
     config = _choose_config(configs, read.config, card.path if card is not None else "")
     if config is not None and (patterns := config.patterns()) is not None:
         folder = _find_folder(config)
-        return HubFiles({split: _match_files(files, folder, paths) for split, paths in patterns.items()})
+        return FolderFiles({split: _match_files(files, folder, paths) for split, paths in patterns.items()})
     data = [file for file in files if _is_data(file, read)]
     folder = _find_folder(config) if config is not None else ""
     data = [file for file in data if file.relative.startswith(folder)]
@@ -104,12 +94,12 @@ def find_hub_files(read: Read, files: Sequence[ListedFile]) -> HubFiles | None:
     if front_matter is None:
         return _leave_out_documentation(files, read)
     num_others = len(files) - len(data)
-    return HubFiles(
+    return FolderFiles(
         {"": data}, [f"{num_others} files of the repository are not data: {_CARD}, …"] if num_others > 1 else []
     )
 
 
-def _leave_out_documentation(files: Sequence[ListedFile], read: Read) -> HubFiles | None:
+def _leave_out_documentation(files: Sequence[ListedFile], read: Read) -> FolderFiles | None:
     """Leave documentation out; None if there is none, or if all data is text: then a README is data too."""
     documentation = [file.relative for file in files if _is_about(file.relative)]
     data = [file for file in files if not _is_about(file.relative)]
@@ -117,7 +107,7 @@ def _leave_out_documentation(files: Sequence[ListedFile], read: Read) -> HubFile
     if not documentation or not formats - {"text"}:
         return None
     more_text = f" and {len(documentation) - 1} more" if len(documentation) > 1 else ""
-    return HubFiles({"": data}, [f"not data, left out: {documentation[0]}{more_text}"])
+    return FolderFiles({"": data}, [f"not data, left out: {documentation[0]}{more_text}"])
 
 
 def _names_folder(paths: Any) -> bool:
@@ -207,7 +197,7 @@ def _match_files(files: Sequence[ListedFile], folder: str, paths: Sequence[str])
     return matching
 
 
-def _split_by_name(data: Sequence[ListedFile], named: dict[str, re.Match[str] | None]) -> HubFiles:
+def _split_by_name(data: Sequence[ListedFile], named: dict[str, re.Match[str] | None]) -> FolderFiles:
     splits: dict[str, list[ListedFile]] = {}
     totals: Counter[tuple[str, str]] = Counter()
     for file in data:
@@ -225,7 +215,7 @@ def _split_by_name(data: Sequence[ListedFile], named: dict[str, re.Match[str] | 
         for (name, total), count in totals.items()
         if count != int(total)
     ]
-    return HubFiles(splits, missing)
+    return FolderFiles(splits, missing)
 
 
 _Described = TypeVar("_Described", bound=msgspec.Struct)
@@ -246,12 +236,12 @@ class _Splits(msgspec.Struct):
     splits: list[StoredName]
 
 
-def is_dataset_folder(files: Sequence[ListedFile]) -> bool:
-    """Whether a listing is that of a saved dataset: its description is in the listed folder itself."""
-    return any(file.relative in SAVED_DESCRIPTIONS for file in files)
+def find_folder_format(files: Sequence[ListedFile]) -> str | None:
+    """Return `hugging_face` if a listing is that of a saved dataset: its description is in the listed folder itself."""
+    return "hugging_face" if any(file.relative in SAVED_DESCRIPTIONS for file in files) else None
 
 
-def find_saved_files(listed_files: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
+def arrange_folder(listed_files: Sequence[ListedFile], where: str) -> FolderFiles:  # noqa: ARG001  (as for all folders)
     """Find the Arrow files of all datasets in a listing, by split; files of no DatasetDict are under an empty name."""
     by_relative = {file.relative: file for file in listed_files}
     states = [file for file in listed_files if posixpath.basename(file.relative) == _STATE]
@@ -284,7 +274,7 @@ def find_saved_files(listed_files: Sequence[ListedFile]) -> dict[str, list[Liste
             f"{posixpath.dirname(states[0].path)}: the saved dataset is empty: its {_STATE} names no data files",
             help="check what was saved there, or leave the source out",
         )
-    return {split: list(files.values()) for split, files in splits.items()}
+    return FolderFiles({split: list(files.values()) for split, files in splits.items()})
 
 
 def _split_states(file: ListedFile, by_relative: dict[str, ListedFile]) -> dict[str, str]:

@@ -25,14 +25,16 @@ from gristmill.readers.formats import advise_on_file
 from gristmill.readers.tables.arrow import MAX_ROW_BYTES, find_widest, is_expansion
 from gristmill.readers.tables.column_mapper import ColumnMapper
 from gristmill.storage.files import open_input
+from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
     import pyarrow.parquet as pq
 
     from gristmill.core.records import SourceFile
+    from gristmill.readers.cells import FilePart
     from gristmill.readers.read import Read
 
 _BUFFER_BYTES = 1 << 20
@@ -42,13 +44,23 @@ _END_BYTES = 8
 """The size of the footer and the mark."""
 
 
-def read_parquet_schema(path: str) -> pa.Schema:
-    """Return the columns of a file, from its footer."""
-    with open_input(path) as stream, open_parquet(stream, path) as parquet:
-        return parquet.schema_arrow
+def open_file(part: FilePart, schema: pa.Schema) -> ParquetReader:
+    """Open a file for reading."""
+    return ParquetReader(part.read, part.file, schema, cell_bytes=part.cell_bytes)
 
 
-def check_footers(files: Iterable[SourceFile]) -> None:
+def read_schemas(files: Sequence[SourceFile], sampled: Sequence[SourceFile]) -> list[pa.Schema]:
+    """Return the columns of some files of a source, from their footers; all local files must have one."""
+    if find_protocol(files[0].path) is None:
+        _check_footers(files)
+    schemas = []
+    for file in sampled:
+        with open_input(file.path) as stream, open_parquet(stream, file.path) as parquet:
+            schemas.append(parquet.schema_arrow)
+    return schemas
+
+
+def _check_footers(files: Iterable[SourceFile]) -> None:
     """Refuse a local file without a footer, such as an interrupted copy. One small read a file, so all are checked."""
     for file in files:
         with open_input(file.path) as stream:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.core.records import SourceFile
-    from gristmill.readers.cells import UnpackedPiece
+    from gristmill.readers.cells import FilePart, UnpackedPiece
     from gristmill.readers.read import Read
     from gristmill.readers.texts.cell_cutter import ByteStream, CellCutter
 
@@ -85,6 +85,23 @@ class CsvFile(ScannedFile):
 
     def _chunks(self) -> Generator[bytes]:
         return read_csv_chunks(self.file.path, self._transcoded_from)
+
+
+def open_file(part: FilePart, schema: pa.Schema) -> CsvReader:
+    """Open a file for reading."""
+    return CsvReader(part.read, open_cells(part), schema)
+
+
+def open_cells(part: FilePart) -> CsvFile:
+    """Open the plain bytes of the cells of a file."""
+    read, layout = part.read, find_csv_layout(part.read, part.file.path)
+    return CsvFile(part.file, layout, read.max_record_bytes, part.piece, part.cell_bytes, read.encoding)
+
+
+def sample_records(read: Read, file: SourceFile, most: int) -> Iterator[bytes]:
+    """Return the records in the first bytes of a file."""
+    layout = find_csv_layout(read, file.path)
+    return RowDecoder(read, layout).sample(_read_rows(read, file.path, layout, most))
 
 
 @dataclass(slots=True)
@@ -307,7 +324,7 @@ def find_csv_layout(read: Read, path: str) -> CsvLayout:
     return CsvLayout(dialect, names, mark + start, encoding, is_transcoded)
 
 
-def read_csv_head(read: Read, path: str, layout: CsvLayout, most: int) -> bytes:
+def _read_rows(read: Read, path: str, layout: CsvLayout, most: int) -> bytes:
     """Return the first bytes of the rows; if these are not all, the last row may be cut off."""
     encoding = _find_encoding(read, path)[0] if layout.is_transcoded else None
     head, is_whole = _read_head(read_csv_chunks(path, encoding), layout.start + most)

@@ -12,15 +12,16 @@ Raw cells are cut into records here, with the quarantine of those that no format
 from __future__ import annotations
 
 import re
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.errors import CorruptStreamError
 from gristmill.core.records import QuarantinedRecord
-from gristmill.readers.cells import CELL_BYTES, StreamDamage, UnpackedPiece, is_utf8
+from gristmill.readers.cells import CELL_BYTES, ElementRange, StreamDamage, UnpackedPiece, is_utf8
 from gristmill.readers.texts.cell_cutter import READ_BYTES, CellCutter, ChunkStream, find_safe_start
 from gristmill.storage.codecs import decompress, find_codec
 from gristmill.storage.files import open_input
@@ -95,6 +96,11 @@ class DelimitedFile:
         self.can_cut = self._codec is None
         self.start = 0
         """The offset of the first record."""
+
+    @property
+    def elements(self) -> ElementRange | None:
+        """The place of a JSON array in the file."""
+        return None
 
     def cell_sizes(self) -> list[int]:
         if self._piece is not None:
@@ -202,6 +208,18 @@ def read_unpacked_chunks(path: str) -> Generator[bytes]:
             return
         while chunk := stream.read(READ_BYTES):
             yield chunk
+
+
+def read_head(path: str, start: int, separator: bytes, most: int) -> bytes:
+    """Read the bytes from `start` on that a sample needs: `most` and the rest of a record, but at most a cell."""
+    data = bytearray()
+    with closing(read_unpacked_chunks(path)) as chunks, suppress(CorruptStreamError):
+        for chunk in chunks:  # of a damaged file the readable part is the sample; the run reports the damage
+            data += chunk[start:]
+            start = max(0, start - len(chunk))
+            if len(data) >= CELL_BYTES or (len(data) >= most and separator and separator in data):
+                break
+    return bytes(data)
 
 
 class Scanner(Protocol):

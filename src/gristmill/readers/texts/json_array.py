@@ -33,6 +33,7 @@ from gristmill.core.checks import find_nearest
 from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.records import RECORD_TYPE, QuarantinedRecord
 from gristmill.readers.cells import CELL_BYTES, ElementRange
+from gristmill.readers.texts import json_lines
 from gristmill.readers.texts.cell_cutter import READ_BYTES
 from gristmill.readers.texts.delimited_file import (
     BYTE_ORDER_MARK,
@@ -40,19 +41,20 @@ from gristmill.readers.texts.delimited_file import (
     ScannedCutter,
     ScannedFile,
     quarantine_unreadable,
+    read_head,
     read_unpacked_chunks,
 )
 from gristmill.readers.texts.json_elements import ElementScanner
 from gristmill.readers.texts.json_lines import JsonLinesReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gristmill.core.records import SourceFile
-    from gristmill.readers.cells import UnpackedPiece
+    from gristmill.readers.cells import FilePart, UnpackedPiece
     from gristmill.readers.read import Read
     from gristmill.readers.texts.cell_cutter import ByteStream, CellCutter
-    from gristmill.readers.texts.delimited_file import RawCell
+    from gristmill.readers.texts.delimited_file import DelimitedFile, RawCell
 
 
 _SPACE = b" \t\r\n"
@@ -123,10 +125,48 @@ class ElementFile(ScannedFile):
         cell_bytes: int = CELL_BYTES,
     ) -> None:
         super().__init__(file, elements.start, max_record_bytes, piece, cell_bytes)
-        self.elements = elements
+        self._elements = elements
+
+    @property
+    def elements(self) -> ElementRange:
+        return self._elements
 
     def _cutter(self, stream: ByteStream, start: int, num_bytes: int = 0) -> CellCutter:
-        return ElementCutter(stream, start, self.elements, self._cell_bytes, num_bytes, self._piece)
+        return ElementCutter(stream, start, self._elements, self._cell_bytes, num_bytes, self._piece)
+
+
+def open_file(part: FilePart, schema: pa.Schema) -> JsonLinesReader:
+    """Open a file for reading: the elements of its array, or its lines."""
+    cells = open_cells(part)
+    reader = JsonArrayReader if isinstance(cells, ElementFile) else JsonLinesReader
+    return reader(part.read, cells, schema)
+
+
+def open_cells(part: FilePart) -> DelimitedFile:
+    """Open the plain bytes of the cells of a file."""
+    elements = find_elements(part.read, part.file.path) if part.piece is None else part.piece.elements
+    if elements is None:
+        return json_lines.open_cells(part)
+    return ElementFile(part.file, elements, part.read.max_record_bytes, part.piece, part.cell_bytes)
+
+
+def sample_records(read: Read, file: SourceFile, most: int) -> Iterable[bytes]:
+    """Return the records in the first bytes of a file."""
+    elements = find_elements(read, file.path)
+    if elements is None:
+        return json_lines.sample_records(read, file, most)
+    return _sample_elements(file, elements, most)
+
+
+def _sample_elements(file: SourceFile, elements: ElementRange, most: int) -> Iterator[bytes]:
+    data = read_head(file.path, elements.start, b"", most)
+    split = ElementScanner(is_open=not elements.is_array).split(data)
+    for start, stop in zip(split.starts.tolist(), split.stops.tolist(), strict=True):
+        yield data[start:stop]
+        if stop >= most:
+            return
+    if split.unfinished is not None:
+        yield data[split.unfinished :]
 
 
 class JsonArrayReader(JsonLinesReader):

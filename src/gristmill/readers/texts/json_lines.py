@@ -17,13 +17,15 @@ import pyarrow as pa
 from gristmill.core.json_values import NAN_AS_NULL
 from gristmill.core.records import RECORD, RECORD_TYPE, TEXT, TEXT_TYPE, QuarantinedRecord, Texts
 from gristmill.readers.cells import CellBatch, build_batch, extra_columns, is_utf8
-from gristmill.readers.texts.delimited_file import CutRecords, cut_records
+from gristmill.readers.texts.delimited_file import BYTE_ORDER_MARK, CutRecords, DelimitedFile, cut_records, read_head
 from gristmill.readers.texts.json_fields import JsonFields
 from gristmill.storage.urls import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gristmill.core.records import SourceFile
+    from gristmill.readers.cells import FilePart
     from gristmill.readers.read import Read
     from gristmill.readers.texts.delimited_file import RawCell, RawCells
 
@@ -40,6 +42,23 @@ _NUM_NAN = re.compile(rb',"\\u0000nan":([0-9]+)(?=}\r?(?:\n|$))')
 def is_from_python(path: str) -> bool:
     """Tell whether a file holds records from Python, whose lines are not the records as they are written out."""
     return _FROM_PYTHON in path or find_protocol(path) == "memory"
+
+
+def open_file(part: FilePart, schema: pa.Schema) -> JsonLinesReader:
+    """Open a file for reading."""
+    return JsonLinesReader(part.read, open_cells(part), schema)
+
+
+def open_cells(part: FilePart) -> DelimitedFile:
+    """Open the plain bytes of the cells of a file."""
+    return DelimitedFile(part.file, LINE_END, part.read.max_record_bytes, part.piece, part.cell_bytes)
+
+
+def sample_records(read: Read, file: SourceFile, most: int) -> list[bytes]:  # noqa: ARG001  (as for all formats)
+    """Return the records in the first bytes of a file."""
+    data = read_head(file.path, 0, LINE_END, most)
+    end = data.find(LINE_END, most)
+    return data[: end if end >= 0 else len(data)].removeprefix(BYTE_ORDER_MARK).split(LINE_END)
 
 
 class JsonLinesReader:

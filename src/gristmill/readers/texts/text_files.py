@@ -12,17 +12,40 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.errors import CorruptStreamError
+from gristmill.core.errors import CorruptStreamError, UsageError
 from gristmill.core.records import RECORD_TYPE, TEXT, TEXT_TYPE, QuarantinedRecord
 from gristmill.readers.cells import CellBatch, StreamDamage, build_batch, is_utf8
-from gristmill.readers.texts.delimited_file import BYTE_ORDER_MARK, cut_records, read_unpacked_chunks
+from gristmill.readers.field_types import PlannedColumns
+from gristmill.readers.texts.delimited_file import BYTE_ORDER_MARK, DelimitedFile, cut_records, read_unpacked_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gristmill.core.records import SourceFile
+    from gristmill.readers.cells import FilePart
+    from gristmill.readers.field_types import WantedColumns
     from gristmill.readers.read import Read
-    from gristmill.readers.texts.delimited_file import DelimitedFile, RawCell
+    from gristmill.readers.texts.delimited_file import RawCell
+
+
+def open_file(part: FilePart, schema: pa.Schema) -> DelimitedTextReader | WholeTextReader:
+    """Open a file for reading."""
+    if part.read.separator is None:
+        return WholeTextReader(part.read, part.file, schema)
+    return DelimitedTextReader(part.read, open_cells(part), schema)
+
+
+def open_cells(part: FilePart) -> DelimitedFile:
+    """Open the plain bytes of the cells of a file."""
+    separator = "\n" if part.read.separator is None else part.read.separator
+    return DelimitedFile(part.file, separator.encode(), part.read.max_record_bytes, part.piece, part.cell_bytes)
+
+
+def plan_columns(read: Read, files: Sequence[SourceFile], wanted: WantedColumns) -> PlannedColumns:  # noqa: ARG001
+    """Plan the columns of a source."""
+    if read.columns:
+        raise UsageError("columns: plain text has none", help="leave `columns` out")
+    return PlannedColumns({})
 
 
 class DelimitedTextReader:

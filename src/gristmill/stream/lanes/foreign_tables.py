@@ -18,7 +18,7 @@ from gristmill.core.errors import UsageError
 from gristmill.core.media import ANY_IMAGE, IMAGE_EXTENSIONS, MEMBER, SAMPLES, get_extension, list_image_structs
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.core.splits import TRAIN
-from gristmill.readers.tables.hub_folder import SAVED_DESCRIPTIONS, find_saved_files
+from gristmill.readers.tables.hub_folder import SAVED_DESCRIPTIONS, arrange_folder
 from gristmill.shards.block_index import LaneBlocks
 from gristmill.shards.manifest import Manifest
 from gristmill.shards.stored_files import MANIFEST, Schema
@@ -59,7 +59,8 @@ def describe_tables(path: str, ids: str | None, *, as_samples: bool) -> ForeignD
     """
     is_parquet = path.endswith(".parquet")
     files = find_files(path)
-    splits = {TRAIN: files} if is_parquet else {name or TRAIN: saved for name, saved in find_saved_files(files).items()}
+    arranged = {TRAIN: files} if is_parquet else arrange_folder(files, path).splits
+    splits = {name or TRAIN: split_files for name, split_files in arranged.items()}
     files = [file for listed in splits.values() for file in listed]
     indexes = index_files(files, "tables", _index_parquet if is_parquet else _index_arrow, _is_usable)
     schema = _find_schema(files, indexes)
