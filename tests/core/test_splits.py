@@ -17,7 +17,7 @@ def test_without_a_choice_splits_keep_their_names_and_train_is_needed(names):
     elif names:
         with pytest.raises(UsageError) as refused:
             choose_splits(names, None, "x")
-        assert "split: {train: " in refused.value.help
+        assert "splits: {train: " in refused.value.help
         assert all(name in refused.value.message for name in names)
 
 

@@ -104,7 +104,7 @@ def test_every_token_of_a_split_stays_in_it(mill, world):
 
 
 def test_one_split(mill, world):
-    dataset = run(mill, from_tokens(world, split={"validation": "validation"}), CONCAT)
+    dataset = run(mill, from_tokens(world, splits={"validation": "validation"}), CONCAT)
     expected = list(documents_in(open_dataset(world / "tokens").split("validation")))
     assert dataset.splits == ["validation"]
     assert sum(map(len, documents_in(dataset))) == sum(map(len, expected))
@@ -113,12 +113,12 @@ def test_one_split(mill, world):
 def test_a_split_step_cuts_train(mill, world):
     with pytest.raises(UsageError, match="a split validation already"):
         run(mill, from_tokens(world), Split(validation=0.5, by="origin"))
-    dataset = run(mill, from_tokens(world, split="all_as_train"), Split(validation=0.5, by="origin"))
+    dataset = run(mill, from_tokens(world, splits="all_as_train"), Split(validation=0.5, by="origin"))
     assert dataset.splits == ["train", "validation"]
     assert len(dataset) == 120
     assert 30 < len(dataset.split("validation")) < 90
     dataset = run_recipe(
-        mill.recipe({"web": from_tokens(world, split="all_as_train")}, [Split(test=7, by="origin"), CONCAT]),
+        mill.recipe({"web": from_tokens(world, splits="all_as_train")}, [Split(test=7, by="origin"), CONCAT]),
         RunOptions(backend="serial", progress=False, overwrite=True),
     ).dataset()
     origins = {
@@ -142,7 +142,7 @@ def is_short(record):
 )
 def test_steps_that_need_no_text(mill, world, step, is_right):
     before = Counter(documents_in(open_dataset(world / "tokens")))
-    after = list(documents_in(run(mill, from_tokens(world, split="all_as_train"), step)))
+    after = list(documents_in(run(mill, from_tokens(world, splits="all_as_train"), step)))
     assert Counter(after) <= before
     assert is_right(after)
 
@@ -269,13 +269,13 @@ def test_what_cannot_be_done_with_tokens(mill, world, tmp_path):
         (Read(read=tokens), [Tokenize(tokenizer=str(world / "tokenizer"))], 'no column "text"'),
         (Read(read=tokens), [Rename(columns={"input_ids": "ids"})], "input_ids"),
         (Read(read=tokens), [Write(format="jsonl")], "written as arrow"),
-        (Read(read=tokens, split="trian"), [], "did you mean"),
+        (Read(read=tokens, splits="trian"), [], "did you mean"),
         (Read(read=[tokens, str(documents)]), [], "one source holds"),
     ]:
         with pytest.raises(UsageError, match=message):
             run(mill, read, *steps)
     with pytest.raises(UsageError, match='no column "text"') as caught:
-        run(mill, Read(read=tokens, split="train"), Split(validation=0.1))
+        run(mill, Read(read=tokens, splits="train"), Split(validation=0.1))
     assert "by: origin" in caught.value.help
     with pytest.raises(UsageError, match='no column "text"'):
         train_tokenizer(Read(read=tokens, format="gristmill"), tmp_path / "t", vocab_size=300, max_bytes=9)

@@ -371,7 +371,10 @@ class PythonRecords:
         kind = type(value).__name__
         if isinstance(value, Mapping):
             if not value or not all(_is_dataset(split) for split in value.values()):
-                raise UsageError(f"read: a {kind} is not a source of records", help="put records in a list")
+                raise UsageError(
+                    f"read: a {kind} is not a source of records",
+                    help="put records in a list; splits are {'train': …, 'validation': …}",
+                )
             return cls(kind, {str(name): RecordIterable(split) for name, split in value.items()}, has_splits=True)
         is_records = isinstance(value, Iterable) or is_table(value)
         if not is_records or isinstance(value, (bytes, bytearray, memoryview)):
@@ -385,6 +388,12 @@ class PythonRecords:
         split = str(getattr(value, "split", None) or TRAIN).partition("[")[0] if _is_dataset(value) else TRAIN
         has_splits = split != TRAIN
         return cls(kind, {split if has_splits else DEFAULT_NAME: RecordIterable(value)}, has_splits=has_splits)
+
+    @classmethod
+    def join(cls, splits: Mapping[str, PythonRecords]) -> PythonRecords:
+        """Join the records of several splits."""
+        parts = {split: part for split, records in splits.items() for part in records.parts.values()}
+        return cls("dict", parts, has_splits=True)
 
     def __str__(self) -> str:
         return f"<{self._kind} from Python>"

@@ -1,7 +1,8 @@
 """Which splits of a source are read, and under which names: one rule for every source that has splits.
 
 A split is known from `dataset_dict.json`, a `datasets` object, the `configs` of a Hub card, the names of Hub files
-(`data/NAME-00000-of-00001.parquet`) or a manifest of Gristmill. Other file names and columns never define a split.
+(`data/NAME-00000-of-00001.parquet`) or a manifest of Gristmill; or it is declared, as `read: {train: …}`, or taken from
+names of files and folders by `splits: by_name`. Names alone never define a split: if they say one, the plan asks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 ALL_AS_TRAIN = "all_as_train"
+BY_NAME = "by_name"
 FOLDER_SPLITS = {"train": TRAIN, "training": TRAIN} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 FOLDER_SPLITS |= dict.fromkeys(("test", "testing", "eval"), "test")
 """The splits that the first folders of samples may name."""
@@ -34,8 +36,8 @@ _RESERVED_NAMES = (
     "tokenizer",
 )
 _MAX_NAME_BYTES = 100
-_HELD_OUT_WORDS = ("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation", "heldout", "holdout")
-_HELD_OUT = re.compile(rf"(?:^|[\W_\d])(?:{'|'.join(_HELD_OUT_WORDS)})(?:$|[\W_\d])", re.IGNORECASE)
+_NAMED = FOLDER_SPLITS | {"evaluation": "test", "heldout": "test", "holdout": "test"}
+_WORD = re.compile(rf"(?:^|(?<=[\W_\d]))(?:{'|'.join(_NAMED)})(?=$|[\W_\d])", re.IGNORECASE)
 
 
 def choose_splits(
@@ -45,7 +47,7 @@ def choose_splits(
 
     Args:
         split_names: The splits of the source.
-        choice: The recipe key `split` of the source: None for all splits under their own names, one name, a mapping
+        choice: The recipe key `splits` of the source: None for all splits under their own names, one name, a mapping
             from new names to names of the source, or `all_as_train`.
         where: The source, for error messages.
         needs_train: Whether to refuse a choice without `train`, unless it is a mapping.
@@ -60,7 +62,7 @@ def choose_splits(
     elif choice is None:
         chosen = {name: name for name in split_names}
     else:
-        check_choice("split", choice, split_names)
+        check_choice("splits", choice, split_names)
         chosen = {choice: choice}
     folders: dict[str, str] = {}
     for name in chosen.values():
@@ -70,13 +72,13 @@ def choose_splits(
     if needs_train and TRAIN not in chosen.values() and not isinstance(choice, Mapping):
         if choice is not None:
             raise UsageError(
-                f"split: {choice} alone leaves no split train in {where}",
-                help=f"split: {{train: {choice}}} trains on it, split: {{{choice}: {choice}}} keeps it held out",
+                f"splits: {choice} alone leaves no split train in {where}",
+                help=f"splits: {{train: {choice}}} trains on it, splits: {{{choice}: {choice}}} keeps it held out",
             )
         raise UsageError(
             f"{where} has no split train: its splits are {', '.join(split_names)}",
             help=f"name the use of each, as in {suggest_mapping(split_names)}; "
-            f"split: {ALL_AS_TRAIN} trains on all of them",
+            f"splits: {ALL_AS_TRAIN} trains on all of them",
         )
     return chosen
 
@@ -85,13 +87,13 @@ def suggest_mapping(split_names: Sequence[str]) -> str:
     """Suggest a value of the key `split` for a source without `train`.
 
     >>> suggest_mapping(["train_sft", "test_sft"]), suggest_mapping(["test"])
-    ('split: {train: train_sft, validation: test_sft}', 'split: {train: test}')
+    ('splits: {train: train_sft, validation: test_sft}', 'splits: {train: test}')
     """
     held_out = [name for name in split_names if looks_held_out(name)]
     for_training = [name for name in split_names if name not in held_out] or held_out
     candidates = [name for name in held_out if name != for_training[0]]
     validation = f", validation: {candidates[0]}" if candidates else ""
-    return f"split: {{train: {for_training[0]}{validation}}}"
+    return f"splits: {{train: {for_training[0]}{validation}}}"
 
 
 def looks_held_out(name: str) -> bool:
@@ -100,17 +102,29 @@ def looks_held_out(name: str) -> bool:
     >>> [looks_held_out(name) for name in ("data/test-00001.jsonl", "dev.parquet", "latest.jsonl", "train.jsonl")]
     [True, True, False, False]
     """
-    return _HELD_OUT.search(name) is not None
+    return not set(list_named_splits(name)) <= {TRAIN}
+
+
+def list_named_splits(path: str) -> list[str]:
+    """List the splits that a path names: its file, or else the nearest of its folders that names any.
+
+    >>> [list_named_splits(path) for path in ("test/0.parquet", "test/train.jsonl", "a.jsonl", "dev-train.jsonl")]
+    [['test'], ['train'], [], ['validation', 'train']]
+    """
+    for part in reversed(path.split("/")):
+        if words := _WORD.findall(part):
+            return list(dict.fromkeys(_NAMED[word.lower()] for word in words))
+    return []
 
 
 def _apply_mapping(split_names: Sequence[str], choice: Mapping[str, str]) -> dict[str, str]:
     if not choice:
-        raise UsageError("split: an empty mapping reads nothing", help=f"write {suggest_mapping(split_names)}")
+        raise UsageError("splits: an empty mapping reads nothing", help=f"write {suggest_mapping(split_names)}")
     chosen: dict[str, str] = {}
     for name, split in choice.items():
-        check_choice(f"split: {name}", split, split_names)
+        check_choice(f"splits: {name}", split, split_names)
         if split in chosen:
-            raise UsageError(f"split: {split} would be both {chosen[split]} and {name}", help="give it one name")
+            raise UsageError(f"splits: {split} would be both {chosen[split]} and {name}", help="give it one name")
         chosen[split] = name
     return chosen
 
@@ -126,7 +140,7 @@ def _check_name(name: str, where: str) -> None:
         problem = "the output has a file or folder of that name"
     else:
         return
-    raise UsageError(f"{where}: a split cannot be called {name!r}: {problem}", help=f"split: {{other_name: {name}}}")
+    raise UsageError(f"{where}: a split cannot be called {name!r}: {problem}", help=f"splits: {{other_name: {name}}}")
 
 
 def split_by_folder(paths: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import PythonRecords
 from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
+from gristmill.core.splits import TRAIN
 from gristmill.core.step import Step
 from gristmill.readers.formats import SUFFIXES, check_format
 
@@ -51,9 +53,9 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `files`: a folder of images or other files, each a sample, as in Hugging Face's ImageFolder: classes are folders,
       `metadata.jsonl` or `metadata.csv` and files such as `0001.txt` next to `0001.jpg` describe them.
 
-    Datasets with splits keep them. `split` names the splits to read and their new names (`{train: train_sft,
-    validation: test_sft}`), or is `all_as_train`; `config` chooses one of several configs of a folder of the Hugging
-    Face Hub.
+    Datasets with splits keep them; `read: {train: "data/train*.jsonl", validation: data/val.jsonl}` makes splits of
+    files. `splits` names the splits to read and their new names (`{train: train_sft, validation: test_sft}`), or is
+    `all_as_train` or `by_name`; `config` chooses one of several configs of a folder of the Hugging Face Hub.
     """
 
     version: ClassVar[int] = 2
@@ -61,8 +63,9 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
 
     read: Any
     """Files: a path, a glob (`data/**/*.jsonl`), a brace list or range (`part-{000..099}.parquet`), a folder, an
-    fsspec URL (`s3://…`), or a list of these. In Python also [records](writing-recipes.md#records-from-python): an
-    iterable of dicts or of texts, a table, or a dataset of `datasets`.
+    fsspec URL (`s3://…`), a list of these, or a mapping of [splits](writing-recipes.md#splits) to them. In Python also
+    [records](writing-recipes.md#records-from-python): an iterable of dicts or of texts, a table, or a dataset of
+    `datasets`.
     """
     format: str | None = None
     """One of the [formats](writing-recipes.md#formats), or a reader of a [plugin](plugins.md). None: by the names of
@@ -74,9 +77,10 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     """The fields to carry along, each of one type, which is fixed when the run is planned. By default
     [all](writing-recipes.md#columns), where documents are written.
     """
-    split: str | dict[str, str] | None = None
+    splits: str | dict[str, str] | None = None
     """For a dataset with [splits](writing-recipes.md#splits): one split (`train`), new names for some of them
-    (`{train: train_sft, validation: test_sft}`), or `all_as_train`. None: all, as they are.
+    (`{train: train_sft, validation: test_sft}`), or `all_as_train`. None: all, as they are. For files whose names say
+    splits: `by_name` or `all_as_train`.
     """
     config: str | None = None
     """For a folder of the Hub: one of the configs in its card. None: the only one."""
@@ -143,14 +147,22 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
                 ) from error
 
 
-def _check_paths_or_records(value: Any) -> str | list[str] | PythonRecords:
-    """Return the value of `read` as paths or as records.
+def _check_paths_or_records(value: Any) -> str | list[str] | dict[str, str | list[str]] | PythonRecords:
+    """Return the value of `read` as paths or as records, or as splits of either.
 
     A string is a path. A list of strings is a list of paths, unless its strings look like texts; a list whose first
     entry exists as a file or folder is a list of paths, even if its names look like patterns.
     """
     if isinstance(value, PythonRecords):
         return value
+    if isinstance(value, Mapping) and TRAIN in value and not any(isinstance(part, Mapping) for part in value.values()):
+        parts = {str(split): _check_paths_or_records(part) for split, part in value.items()}
+        records = {split: part for split, part in parts.items() if isinstance(part, PythonRecords)}
+        if not records:
+            return parts  # type: ignore[return-value]
+        if len(records) < len(parts):
+            raise UsageError("read: some splits are paths and others records", help="give paths for all, or records")
+        return PythonRecords.join(records)
     if isinstance(value, (str, os.PathLike)):
         paths = [value]
     elif isinstance(value, (list, tuple)) and (not value or isinstance(value[0], (str, os.PathLike))):
@@ -181,6 +193,13 @@ def _check_paths_or_records(value: Any) -> str | list[str] | PythonRecords:
             "read is empty: it has no files and no records", help="give a path, a glob, a list of them, or records"
         )
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else [os.fspath(path) for path in paths]
+
+
+def list_patterns(value: Any) -> list[str]:
+    """List all paths and patterns of a `read`, of all splits."""
+    if isinstance(value, Mapping):
+        return [pattern for part in value.values() for pattern in list_patterns(part)]
+    return [value] if isinstance(value, str) else list(value)
 
 
 def to_path(entry: str) -> str:

@@ -14,7 +14,7 @@ import xxhash
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, SPLIT, SourceFile
-from gristmill.core.splits import ALL_AS_TRAIN, TRAIN, choose_splits, looks_held_out
+from gristmill.core.splits import ALL_AS_TRAIN, BY_NAME, TRAIN, choose_splits, list_named_splits, looks_held_out
 from gristmill.readers.cells import CELL_BYTES, FilePart
 from gristmill.readers.formats import FORMATS, FolderFiles, file_format, find_folder_format, find_format
 from gristmill.readers.tables.gristmill_dataset import find_datasets_tokenizer
@@ -55,11 +55,17 @@ def list_source_files(
 
 
 def choose_split_files(
-    source: str, read: Read, listed_files: Sequence[ListedFile], *, needs_train: bool = True
+    source: str,
+    read: Read,
+    listed_files: Sequence[ListedFile],
+    *,
+    needs_train: bool = True,
+    declared: Mapping[str, str] | None = None,
 ) -> SplitFiles:
     """Choose the files of a source from those its patterns match. The folder of a saved dataset becomes its data files.
 
-    If the splits of files are known (see `core.splits`), each file gets the new name of its split.
+    If the splits of files are known (see `core.splits`), each file gets the new name of its split. `declared` are the
+    splits by path that `read` names.
     """
     where, hub = _describe_paths(read, listed_files), None
     name = find_folder_format(read.format, listed_files)
@@ -72,20 +78,32 @@ def choose_split_files(
     splits, notes = folder.splits, folder.notes
     if read.config is not None and hub is None:
         raise UsageError("config: only a folder of the Hugging Face Hub with its README.md has configs")
+    if declared is not None:
+        if read.splits is not None or (name is not None and name != "files"):
+            raise UsageError(f"read names splits, but {where} has its own", help="read: its folder, and splits: {…}")
+        files_of_all = [file for split_files in splits.values() for file in split_files]
+        splits = {split: [] for split in read.read}
+        for file in files_of_all:
+            splits[declared[file.path]].append(file)
+    if list(splits) == [""] and read.splits == BY_NAME:
+        splits = _split_by_name(splits[""])
     if list(splits) == [""]:
-        if read.split not in (None, ALL_AS_TRAIN):
+        if read.splits not in (None, ALL_AS_TRAIN, BY_NAME):
             raise UsageError(
-                "split: only a dataset has splits, and these are files", help="name the files you want in read"
+                "splits: only a dataset has splits, and these are files",
+                help="name them in read: {train: data/train*.jsonl, validation: data/val.jsonl}",
             )
-        notes = [*notes, *_note_look_alikes(splits[""])] if read.split is None and name != "files" else notes
+        if read.splits is None and name != "files" and needs_train:
+            notes = [*notes, *_check_look_alikes(splits[""])]
         return SplitFiles(_describe_files(make_source_files(source, splits), folder), notes)
     if "" in splits:
         splits[TRAIN] = [*splits.get(TRAIN, []), *splits.pop("")]
-    new_names = choose_splits(list(splits), read.split, where, needs_train=needs_train)
+    choice = None if read.splits == BY_NAME else read.splits
+    new_names = choose_splits(list(splits), choice, where, needs_train=needs_train)
     files: dict[str, list[ListedFile]] = {}
     for split, name in new_names.items():
         if not splits[split] and (hub is not None or not any(splits[other] for other in new_names)):
-            raise UsageError(f"split {split} has no files", help="leave it out: split: {train: …}")
+            raise UsageError(f"split {split} has no files", help="leave it out: splits: {train: …}")
         files.setdefault(name, []).extend(splits[split])
     empty = tuple(name for name, split_files in files.items() if not split_files)
     described = _describe_files(make_source_files(source, files), folder)
@@ -108,7 +126,7 @@ def make_source_files(source: str, splits: Mapping[str, Sequence[ListedFile]]) -
             if other is not None and other.split != split:
                 raise UsageError(
                     f"{file.path} is in two splits, {other.split} and {split}",
-                    help="choose one of them: split: {train: …}, or name the files in read",
+                    help="choose one of them: splits: {train: …}, or name the files in read",
                 )
             files[file.relative] = SourceFile(
                 path=file.path,
@@ -140,18 +158,33 @@ def _split_notes(splits: Mapping[str, object], new_names: Mapping[str, str]) -> 
     return [f"splits: {read_splits}" + (f"; not read: {', '.join(left_out)}" if left_out else "")]
 
 
-def _note_look_alikes(files: Sequence[ListedFile]) -> list[str]:
-    """Make a note if a training file has a name like `test.jsonl`."""
+def _split_by_name(files: Sequence[ListedFile]) -> dict[str, list[ListedFile]]:
+    """Put files in the splits that their names or folders say, and all others in `train`."""
+    splits: dict[str, list[ListedFile]] = {}
+    for file in files:
+        named = list_named_splits(file.relative) or [TRAIN]
+        if len(named) > 1:
+            raise UsageError(
+                f"splits: by_name: {file.relative} names {' and '.join(named)}",
+                help="name the files of each split: read: {train: …, validation: …}",
+            )
+        splits.setdefault(named[0], []).append(file)
+    return splits if list(splits) != [TRAIN] else {"": splits[TRAIN]}
+
+
+def _check_look_alikes(files: Sequence[ListedFile]) -> list[str]:
+    """Refuse files that may not be for training by their names; make a note if it is the only one that is read."""
     names = [file.relative for file in files if looks_held_out(file.relative)]
     if not names:
         return []
-    more_text = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [
-        (
-            f"all files are training data, also {names[0]}{more_text}: file names make no splits; leave such files "
-            f"out of read, or write split: {ALL_AS_TRAIN} if this is intended"
-        )
-    ]
+    if len(files) == 1:
+        return [f"{names[0]} is training data, whatever its name says"]
+    more_text = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+    raise UsageError(
+        f"the names of files say splits: {names[0]}{more_text}",
+        help=f"splits: {BY_NAME} keeps these files out of training, splits: {ALL_AS_TRAIN} trains on all; or name "
+        "them: read: {train: …, validation: …}",
+    )
 
 
 def find_source_tokenizer(read: Read, listed_files: Sequence[ListedFile]) -> TokenizerSnapshot | None:

@@ -116,17 +116,27 @@ class _RecipeReader:
         parameters = dict(self._expect_mapping(path, data, f"source {path[-1]}"))
         own = self._read_steps((*path, "steps"), parameters.pop("steps", None))
         paths = parameters.get("read")
-        if isinstance(paths, list):
-            if not all(isinstance(item, str) for item in paths):
-                raise self._tree.error(
-                    (*path, "read"), "read must be a path or a list of paths", help="as data/*.jsonl"
-                )
-            try:
-                parameters["read"] = [to_path(item) for item in paths]
-            except UsageError as error:
-                raise self._tree.error((*path, "read"), error.message, help=error.help) from None
+        if isinstance(paths, dict):
+            if "train" not in paths:
+                hint = "read: {train: data/train*.jsonl, validation: data/val.jsonl}"
+                raise self._tree.error((*path, "read"), "read has splits, and none is train", help=hint)
+            parameters["read"] = {
+                split: self._read_paths((*path, "read", split), part) for split, part in paths.items()
+            }
+        elif isinstance(paths, list):
+            parameters["read"] = self._read_paths((*path, "read"), paths)
         read = self._make_step(path, parameters, steps.Read, f"source {path[-1]}", extra=("steps",))
         return Source(read, own)
+
+    def _read_paths(self, path: TreePath, paths: Any) -> str | list[str]:
+        if isinstance(paths, str):
+            return paths
+        if not isinstance(paths, list) or not all(isinstance(item, str) for item in paths):
+            raise self._tree.error(path, f"{path[-1]} must be a path or a list of paths", help="as data/*.jsonl")
+        try:
+            return [to_path(item) for item in paths]
+        except UsageError as error:
+            raise self._tree.error(path, error.message, help=error.help) from None
 
     def _read_steps(self, path: TreePath, data: Any) -> list[Step]:
         if data is None:

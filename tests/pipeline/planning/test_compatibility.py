@@ -11,6 +11,7 @@ from gristmill.core.recipe import Recipe, Source
 from gristmill.pipeline.api import plan
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
+from gristmill.recipe.load import parse_recipe
 from gristmill.shards.dataset import open_dataset
 from gristmill.steps import Deduplicate, Filter, Length, Limit, Mix, Read, Sample, Shuffle, Split, Write
 
@@ -90,30 +91,96 @@ def test_a_dataset_without_train_stops_and_asks(make, mill):
     data = make(splits)
     with pytest.raises(UsageError, match=r"train_sft, test_sft, test_gen|test_gen, test_sft, train_sft") as refused:
         mill.run(mill.recipe({"web": Read(read=data)}, [JSONL]))
-    assert "split: {train: train_sft, validation: test_" in refused.value.help
+    assert "splits: {train: train_sft, validation: test_" in refused.value.help
     assert not mill.output.exists()
     choice = {"train": "train_sft", "validation": "test_sft"}
-    result = mill.run(mill.recipe({"web": Read(read=data, split=choice)}, [JSONL]))
+    result = mill.run(mill.recipe({"web": Read(read=data, splits=choice)}, [JSONL]))
     assert texts_by_split(result.output) == {"train": ["a"], "validation": ["b"]}
 
 
 def test_all_as_train(make, mill):
-    mill.run(mill.recipe({"web": Read(read=make(), split="all_as_train")}, [JSONL]))
+    mill.run(mill.recipe({"web": Read(read=make(), splits="all_as_train")}, [JSONL]))
     [(name, texts)] = texts_by_split(mill.output).items()
     assert name == "train"
     assert sorted(texts) == sorted(text for texts in SMALL.values() for text in texts)
 
 
 def test_the_plan_says_what_becomes_of_splits(mill, tmp_path):
-    read = Read(read=hub_folder(tmp_path / "data"), split={"train": "train", "dev": "test"})
+    read = Read(read=hub_folder(tmp_path / "data"), splits={"train": "train", "dev": "test"})
     shown = str(plan(mill.recipe({"web": read}, [])))
     assert "train, test as dev; not read: validation_2" in shown
+
+
+NAMED = {
+    "train.jsonl": "train",
+    "more.jsonl": "train",
+    "default/test/0000.jsonl": "test",
+    "val-00.jsonl": "validation",
+    "dev/train.jsonl": "train",
+    "valid/x.jsonl": "validation",
+}
+
+
+@pytest.fixture
+def named(tmp_path):
+    for name in NAMED:
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'{{"text": "{name}"}}\n')
+    return tmp_path / "in"
+
+
+def test_names_of_splits_stop_the_plan_with_two_ways_out(mill, named):
+    with pytest.raises(UsageError, match=r"the names of files say splits: .* and 2 more") as refused:
+        plan(mill.recipe({"web": Read(read=str(named))}, []))
+    assert "splits: by_name" in refused.value.help
+    assert "splits: all_as_train" in refused.value.help
+    mill.run(mill.recipe({"web": Read(read=str(named), splits="by_name")}, [JSONL]))
+    assert {name: set(texts) for name, texts in texts_by_split(mill.output).items()} == {
+        split: {name for name in NAMED if NAMED[name] == split} for split in ("train", "test", "validation")
+    }
+    mill.run(mill.recipe({"web": Read(read=str(named), splits="all_as_train")}, [JSONL]), overwrite=True)
+    assert {name: set(texts) for name, texts in texts_by_split(mill.output).items()} == {"train": set(NAMED)}
+
+
+def test_a_name_of_two_splits_is_not_guessed(mill, tmp_path):
+    for name in ("a", "train-test"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UsageError, match=r"train-test\.jsonl names train and test"):
+        plan(mill.recipe({"web": Read(read=f"{tmp_path}/*.jsonl", splits="by_name")}, []))
+
+
+def test_files_are_declared_as_splits(mill, named):
+    read = {"train": [f"{named}/train.jsonl", f"{named}/more.jsonl"], "validation": f"{named}/val*.jsonl"}
+    recipe = mill.recipe({"web": Read(read=read)}, [JSONL])
+    assert "splits: train, validation" in str(plan(recipe))
+    mill.run(recipe)
+    assert {name: set(texts) for name, texts in texts_by_split(mill.output).items()} == {
+        "train": {"train.jsonl", "more.jsonl"},
+        "validation": {"val-00.jsonl"},
+    }
+    written = {"output": "x", "sources": {"web": {"read": read}}}
+    assert parse_recipe(json.dumps(written)).sources["web"].read == Read(read=read)
+    with pytest.raises(UsageError, match="is in two splits, train and validation"):
+        plan(mill.recipe({"web": Read(read={"train": f"{named}/*.jsonl", "validation": f"{named}/val*.jsonl"})}, []))
+    with pytest.raises(UsageError, match="none is train"):
+        parse_recipe("output: x\nsources: {web: {read: {validation: a.jsonl}}}\n")
+
+
+def test_records_from_python_are_declared_as_splits(mill):
+    read = {"train": [{"text": "a"}, {"text": "b"}], "validation": iter([{"text": "c"}])}
+    mill.run(mill.recipe({"web": Read(read=read)}, [JSONL]))
+    assert texts_by_split(mill.output) == {"train": ["a", "b"], "validation": ["c"]}
+    with pytest.raises(UsageError, match="some splits are paths and others records"):
+        Read(read={"train": "a.jsonl", "validation": [{"text": "c"}]})
+    with pytest.raises(UsageError, match="a dict is not a source of records"):
+        Read(read={"text": "a", "id": 1})
 
 
 def test_a_column_or_file_called_split_makes_no_split(mill, tmp_path):
     (tmp_path / "test.jsonl").write_text('{"text": "a", "split": "test"}\n')
     read = Read(read=f"{tmp_path}/*.jsonl", columns=["split"])
-    assert "all files are training data, also test.jsonl" in str(plan(mill.recipe({"web": read}, [])))
+    assert "test.jsonl is training data, whatever its name says" in str(plan(mill.recipe({"web": read}, [])))
     mill.run(mill.recipe({"web": read}, []))
     assert list(texts_by_split(mill.output)) == ["train"]
     assert open_dataset(mill.output)[0]["split"] == "test"
@@ -131,7 +198,7 @@ def test_a_lone_test_set_is_not_trained_on_without_a_word(mill):
     dataset = pytest.importorskip("datasets").Dataset.from_dict({"text": ["a"]}, split="test")
     with pytest.raises(UsageError, match="no split train"):
         mill.run(mill.recipe({"web": Read(read=dataset)}, []))
-    mill.run(mill.recipe({"web": Read(read=dataset, split={"train": "test"})}, []))
+    mill.run(mill.recipe({"web": Read(read=dataset, splits={"train": "test"})}, []))
     assert texts_by_split(mill.output) == {"train": ["a"]}
 
 

@@ -255,7 +255,7 @@ def test_what_only_the_plan_can_see(mill):
         with pytest.raises(UsageError, match=word):
             mill.run(mill.recipe(sources(wrong), JSONL))
     with pytest.raises(UsageError, match="split"):
-        mill.run(mill.recipe(sources(RECORDS, split="train"), JSONL))
+        mill.run(mill.recipe(sources(RECORDS, splits="train"), JSONL))
     with pytest.raises(UsageError, match="for files"):
         Read(read=RECORDS, format="jsonl")
     with pytest.raises(UsageError, match="Read"):
@@ -339,9 +339,9 @@ def test_dicts_of_datasets(mill, datasets):
     result = mill.run(mill.recipe(sources(both), []))
     assert sorted(file.relative for file in result.manifest.files.values()) == ["test.arrow", "train.arrow"]
     assert len(result.dataset()) == 257
-    assert len(mill.run(mill.recipe(sources(both, split={"train": "test"}), []), overwrite=True).dataset()) == 7
+    assert len(mill.run(mill.recipe(sources(both, splits={"train": "test"}), []), overwrite=True).dataset()) == 7
     with pytest.raises(UsageError, match="did you mean"):
-        make_plan(mill.recipe(sources(both, split="tests"), []))
+        make_plan(mill.recipe(sources(both, splits="tests"), []))
 
 
 def test_streamed_datasets(mill, datasets):

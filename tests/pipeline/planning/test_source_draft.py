@@ -88,17 +88,17 @@ def test_steps_name_the_columns_of_tars_as_of_other_shards(first, mill):
 def test_one_split(first, mill, write):
     folder = first(write)
     expected = len(open_dataset(folder).split("validation"))
-    mill.run(mill.recipe({"old": Read(read=str(folder), split={"validation": "validation"})}, []))
+    mill.run(mill.recipe({"old": Read(read=str(folder), splits={"validation": "validation"})}, []))
     assert open_dataset(mill.output).splits == ["validation"]
     assert 0 < len(open_dataset(mill.output)) == expected < 100
     with pytest.raises(UsageError, match="did you mean"):
-        mill.run(mill.recipe({"old": Read(read=str(folder), split="validaton")}, []))
+        mill.run(mill.recipe({"old": Read(read=str(folder), splits="validaton")}, []))
 
 
 def test_a_split_of_plain_files_is_refused(mill, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(UsageError, match="split"):
-        mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/a.jsonl", split="train")}, []))
+        mill.run(mill.recipe({"web": Read(read=f"{tmp_path}/a.jsonl", splits="train")}, []))
 
 
 def test_several_datasets_are_one_source(first, mill):

@@ -196,10 +196,10 @@ def test_saved_datasets(tmp_path, read_all):
     assert len({file.id for file in files}) == 4
     texts = [text for file in files for text in read_all(read, file, keeps_record=True).texts]
     assert texts == [*rows["text"][3:10], *rows["text"]]
-    [test] = list_source_files("web", Read(read="x", split={"train": "test"}), find_files(str(tmp_path / "both")))
+    [test] = list_source_files("web", Read(read="x", splits={"train": "test"}), find_files(str(tmp_path / "both")))
     assert read_all(read, test).texts == rows["text"][3:10]
     with pytest.raises(UsageError, match="did you mean"):
-        list_source_files("web", Read(read="x", split="tests"), find_files(str(tmp_path / "both")))
+        list_source_files("web", Read(read="x", splits="tests"), find_files(str(tmp_path / "both")))
     train = list_source_files(
         "web", Read(read="x", format="hugging_face"), find_files(str(tmp_path / "both" / "train"))
     )

@@ -85,8 +85,8 @@ def test_exact_names_are_splits(tmp_path):
     files = [name for name in FILES if name.startswith("data/")]
     folder = repository(tmp_path, files, "# no front matter\n")
     assert splits(folder) == {"train": files[:2], "test_sft": files[2:]}
-    assert splits(folder, split={"train": "test_sft"}) == {"train": files[2:]}
-    assert splits(folder, split="all_as_train") == {"train": sorted(files)}
+    assert splits(folder, splits={"train": "test_sft"}) == {"train": files[2:]}
+    assert splits(folder, splits="all_as_train") == {"train": sorted(files)}
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,14 @@ def test_no_other_name_makes_a_split(tmp_path, name):
     assert splits(folder) == {"": [name]}
 
 
-def test_a_pattern_or_list_is_all_training_data_and_the_plan_says_so(tmp_path):
+def test_a_pattern_or_list_with_names_of_splits_stops_the_plan(tmp_path):
     folder = repository(tmp_path, FILES[:3], card(CARDS["patterns"]))
     for paths in (f"{folder}/data/*.parquet", [f"{folder}/{name}" for name in FILES[:3]], f"{folder}/data"):
-        found = choose_split_files("web", Read(read=paths), find_files(paths))
-        assert {file.split for file in found.files} == {""}
-        assert "test_sft" in found.notes[0]
-        assert not choose_split_files("web", Read(read=paths, split="all_as_train"), find_files(paths)).notes
+        with pytest.raises(UsageError, match="test_sft") as refused:
+            choose_split_files("web", Read(read=paths), find_files(paths))
+        assert "splits: by_name" in refused.value.help
+        assert "splits: all_as_train" in refused.value.help
+        assert not choose_split_files("web", Read(read=paths, splits="all_as_train"), find_files(paths)).notes
     paths = f"{folder}/data/train-*"
     assert not choose_split_files("web", Read(read=paths), find_files(paths)).notes
 
@@ -122,7 +123,7 @@ def test_what_a_partly_downloaded_repository_lacks(tmp_path):
     folder = repository(tmp_path / "card", FILES[:2], card(CARDS["patterns"]))
     with pytest.raises(UsageError, match="test_sft"):
         splits(folder)
-    assert splits(folder, split="train") == {"train": FILES[:2]}
+    assert splits(folder, splits="train") == {"train": FILES[:2]}
     folder = repository(tmp_path / "names", [FILES[0], FILES[2]])
     found = choose_split_files("web", Read(read=str(folder)), find_files(str(folder)))
     assert any("1 of 2" in note for note in found.notes)
@@ -134,7 +135,7 @@ def test_a_file_in_two_splits_is_refused(tmp_path):
     folder = repository(tmp_path, ["t.parquet", "e.parquet"], card(configs))
     with pytest.raises(UsageError, match="two splits"):
         splits(folder)
-    assert splits(folder, split={"train": "train"}) == {"train": ["e.parquet", "t.parquet"]}
+    assert splits(folder, splits={"train": "train"}) == {"train": ["e.parquet", "t.parquet"]}
 
 
 def test_a_file_that_is_in_no_split_is_not_lost(tmp_path):

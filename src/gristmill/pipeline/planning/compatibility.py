@@ -83,7 +83,7 @@ def check_split_steps(files: Iterable[SourceFile], steps: Sequence[Step]) -> Non
                 raise UsageError(
                     f"{step.name}: there is a split {split} already",
                     help=f"remove {split} from the step; or rename the split in the source, or read only others: "
-                    "split: {train: train}",
+                    "splits: {train: train}",
                 )
         splits.update(step.splits_added())
 

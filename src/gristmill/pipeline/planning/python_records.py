@@ -125,10 +125,10 @@ def _choose_splits(name: str, read: Read) -> dict[str, str]:
     """Choose the splits that are read, with their names in the output; none where the records have no splits."""
     records: PythonRecords = read.read
     if not records.has_splits:
-        if read.split not in (None, ALL_AS_TRAIN):
-            raise UsageError("split: these records have no splits", help="remove the key")
+        if read.splits not in (None, ALL_AS_TRAIN):
+            raise UsageError("splits: these records have no splits", help="remove the key")
         return {}
-    return choose_splits(list(records.parts), read.split, f"{records} in source {name}")
+    return choose_splits(list(records.parts), read.splits, f"{records} in source {name}")
 
 
 def _choose_parts(name: str, read: Read) -> dict[str, RecordIterable]:
@@ -142,17 +142,17 @@ def _choose_parts(name: str, read: Read) -> dict[str, RecordIterable]:
 
 def find_spooled_split(read: Read, file: ListedFile) -> str:
     """Find the split of a file that this module has written; empty where there are no splits."""
-    if not isinstance(read.split, Mapping):
+    if not isinstance(read.splits, Mapping):
         return ""
     stem = unquote(posixpath.splitext(posixpath.basename(file.relative))[0])
-    return next(name for name, split in read.split.items() if split == stem)
+    return next(name for name, split in read.splits.items() if split == stem)
 
 
 def _make_read(name: str, read: Read, paths: list[str]) -> Read:
     splits = _choose_splits(name, read)
     # `all_as_train` gives several splits one name: then none is needed. Else new name -> name of its file.
     choice = {new: old for old, new in splits.items()} if len(set(splits.values())) == len(splits) else None
-    return msgspec.structs.replace(read, read=paths, split=choice or None)
+    return msgspec.structs.replace(read, read=paths, splits=choice or None)
 
 
 def _make_file_name(part_name: str, records_of_split: RecordIterable) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +37,7 @@ from gristmill.pipeline.planning.source_plan import (
     split_into_stages,
 )
 from gristmill.pipeline.planning.trials import SampleTrial, explain_no_records, try_sample
-from gristmill.readers.read import looks_like_path
+from gristmill.readers.read import list_patterns, looks_like_path
 from gristmill.readers.schema import plan_schema, sample_record_types
 from gristmill.readers.source import (
     choose_split_files,
@@ -293,7 +294,7 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
         for file in find_files(read.read):
             splits.setdefault(find_spooled_split(read, file), []).append(file)
         return Inputs(read, _add_checksums(make_source_files(name, splits)))
-    patterns = [read.read] if isinstance(read.read, str) else read.read
+    patterns = list_patterns(read.read)
     local = [local_path(pattern) for pattern in patterns if find_protocol(pattern) is None]
     refuse_own_output(recipe, [recipe.path(pattern) for pattern in local])
     _refuse_matching_output(recipe, local)
@@ -303,15 +304,29 @@ def find_inputs(recipe: Recipe, name: str, read: Read, *, is_spooled: bool = Fal
     folders |= {target.rpartition("/")[0] for target in listing.link_targets}
     refuse_own_output(recipe, folders)
     read = with_detected_format(read, listing.files)
-    chosen = choose_split_files(name, read, listing.files)
+    declared = _find_declared_splits(read, recipe) if isinstance(read.read, Mapping) else None
+    chosen = choose_split_files(name, read, listing.files, declared=declared)
     files = _add_checksums(chosen.files) if recipe.identity == "content" else tuple(chosen.files)
     notes = (*chosen.notes, *_describe_skipped_links(listing))
     return Inputs(read, files, find_source_tokenizer(read, listing.files), notes, chosen.empty_splits)
 
 
+def _find_declared_splits(read: Read, recipe: Recipe) -> dict[str, str]:
+    """Find the split of each file by its path, where `read` is a mapping of splits."""
+    declared: dict[str, str] = {}
+    for split, paths in read.read.items():
+        for file in find_files(paths, base=recipe.folder):
+            if declared.setdefault(file.path, split) != split:
+                raise UsageError(
+                    f"{file.path} is in two splits, {declared[file.path]} and {split}",
+                    help="name the files of each split more exactly",
+                )
+    return declared
+
+
 def _list_files(read: Read, recipe: Recipe) -> FileListing:
     try:
-        return list_files(read.read, base=recipe.folder)
+        return list_files(list_patterns(read.read), base=recipe.folder)
     except UsageError as error:
         if isinstance(read.read, list) and not any(map(looks_like_path, read.read)):
             error.help = f'{error.help}; if these are texts and not paths, make each a dict: {{"text": ...}}'

@@ -16,6 +16,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
 from gristmill.core.splits import TRAIN
 from gristmill.readers.formats import FolderFiles, file_format, has_known_format
+from gristmill.readers.read import list_patterns
 from gristmill.storage.files import open_input
 from gristmill.storage.locations import StoredName, StoredPath  # noqa: TC001  (msgspec looks at types of fields)
 from gristmill.storage.patterns import PathPattern, is_wild
@@ -112,7 +114,7 @@ def _leave_out_documentation(files: Sequence[ListedFile], read: Read) -> FolderF
 
 def _names_folder(paths: Any) -> bool:
     """Whether `read` is one name and not a pattern: what a pattern matches is always a list of files."""
-    names = [paths] if isinstance(paths, str) else paths
+    names = [] if isinstance(paths, Mapping) else list_patterns(paths)
     return len(names) == 1 and not is_wild(names[0]) and "{" not in names[0]
 
 
