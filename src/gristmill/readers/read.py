@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from string import Formatter
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -72,7 +73,9 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     the files.
     """
     text: str = TEXT
-    """The field that holds the text; a dot steps into objects. [Samples](samples.md) need none."""
+    """The field that holds the text; a dot steps into objects. Or a [template](writing-recipes.md#the-text) of fields:
+    `"{title}\n\n{body}"`. [Samples](samples.md) need none.
+    """
     columns: list[str] = msgspec.field(default_factory=list)
     """The fields to carry along, each of one type, which is fixed when the run is planned. By default
     [all](writing-recipes.md#columns), where documents are written.
@@ -114,6 +117,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
         self._check_csv()
         if not self.text:
             raise UsageError("text must name the field that holds the text")
+        if self.is_text_composed and not any(name for _, name in parse_text_template(self.text)):
+            raise UsageError(f"text: {self.text!r} names no field", help='write "{title}\\n\\n{body}"')
         if self.separator is not None:
             if not self.separator:
                 raise UsageError("separator must not be empty", help="leave it out to read one document a file")
@@ -127,6 +132,11 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
             if name in (ORIGIN, RECORD, SPLIT, TEXT):
                 hint = "the text is always kept" if name == TEXT else "rename the field in the files"
                 raise UsageError(f"columns: every source has a column {name!r} already", help=hint)
+
+    @property
+    def is_text_composed(self) -> bool:
+        """Whether `text` is a template of several fields, not the name of one."""
+        return "{" in self.text
 
     def _check_csv(self) -> None:
         csv_keys = [name for name in ("delimiter", "encoding", "types") if getattr(self, name) is not None]
@@ -193,6 +203,22 @@ def _check_paths_or_records(value: Any) -> str | list[str] | dict[str, str | lis
             "read is empty: it has no files and no records", help="give a path, a glob, a list of them, or records"
         )
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else [os.fspath(path) for path in paths]
+
+
+def parse_text_template(template: str) -> list[tuple[str, str]]:
+    """Parse a template of texts as literals and the field after each; the last may have none.
+
+    >>> parse_text_template("# {title}: {body.text}")
+    [('# ', 'title'), (': ', 'body.text')]
+    """
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise UsageError(f"text: {template!r}: {error}", help="write {field}, and {{ for a brace") from None
+    for _, name, spec, conversion in parts:
+        if name == "" or spec or conversion:
+            raise UsageError(f"text: {template!r} is not a template of fields", help='write "{title}\\n\\n{body}"')
+    return [(literal, name or "") for literal, name, _, _ in parts]
 
 
 def list_patterns(value: Any) -> list[str]:

@@ -2,6 +2,8 @@
 
 `rename`: rename columns, and the keys of JSON records.
 
+`text`: the step that makes the text of several fields, where the key `text` of a source is a template.
+
 `columns`: the step that gives all sources the columns of one table. The plan inserts it where it is needed.
 """
 
@@ -11,7 +13,9 @@ from collections import Counter
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gristmill.core.errors import UsageError
 from gristmill.core.json_values import (
@@ -23,10 +27,23 @@ from gristmill.core.json_values import (
     to_json_values,
     with_names,
 )
-from gristmill.core.records import ORIGIN, OTHER_FIELDS, PATH, RECORD, RECORD_TYPE, SPLIT, QuarantinedRecord, StepResult
+from gristmill.core.records import (
+    ORIGIN,
+    OTHER_FIELDS,
+    PATH,
+    RECORD,
+    RECORD_TYPE,
+    SPLIT,
+    TEXT,
+    TEXT_TYPE,
+    QuarantinedRecord,
+    StepResult,
+)
 from gristmill.core.step import LocalStep, StepTraits
+from gristmill.readers.read import parse_text_template
 from gristmill.shards.record_columns import RecordColumns, is_decodable
 from gristmill.steps.column_names import list_value_columns, path_in_record, require_column
+from gristmill.steps.edit_columns import put_columns
 from gristmill.steps.record_functions import quarantine_row
 
 
@@ -135,6 +152,53 @@ class Rename(LocalStep, tag="rename", frozen=True, kw_only=True):
             columns = {name: column.take(pa.array(rows, pa.int64())) for name, column in columns.items()}
         columns[RECORD] = pa.array(records, schema.field(RECORD).type)
         return StepResult(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema), quarantined=quarantined)
+
+
+class ComposeText(LocalStep, tag="text", frozen=True, kw_only=True):
+    r"""Make the text of records from fields. The plan inserts it where the key `text` of a source is a template.
+
+    A record without one of the fields is quarantined.
+
+    >>> from gristmill.core.records import documents, texts
+    >>> texts(ComposeText(template="{url}: {text}").apply(documents(["hi"], url=["a.org"]), seed=0).batch)
+    ['a.org: hi']
+    """
+
+    template: str
+
+    @property
+    def traits(self) -> StepTraits:  # type: ignore[override]  # a template may add to the text that a record has
+        return StepTraits(makes_text=TEXT not in self.columns_needed(), is_added_by_plan=True)
+
+    def columns_needed(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for _, name in parse_text_template(self.template) if name))
+
+    def columns_added(self) -> tuple[str, ...]:
+        return (TEXT,)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        for name in self.columns_needed():
+            require_column("text", name, schema)
+            kind = schema.field(name).type
+            if pa.types.is_nested(kind) or pa.types.is_large_binary(kind) or is_json(schema.field(name)):
+                raise UsageError(f"text: {name} is {kind}, not text", help="name fields of text or numbers")
+        return schema if TEXT in schema.names else schema.insert(1, pa.field(TEXT, TEXT_TYPE))
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        quarantined = []
+        for name in self.columns_needed():
+            is_null = batch.column(name).is_null()
+            rows = np.flatnonzero(is_null.to_numpy(zero_copy_only=False)).tolist()
+            quarantined += [quarantine_row(batch, row, "missing_text", f"no value in {name!r}") for row in rows]
+            batch = batch.filter(pc.invert(is_null)) if rows else batch
+        parts: list[pa.Array | pa.Scalar] = []
+        for literal, name in parse_text_template(self.template):
+            parts.append(pa.scalar(literal, TEXT_TYPE))
+            if name:
+                parts.append(batch.column(name).cast(TEXT_TYPE))
+        text = pc.binary_join_element_wise(*parts, pa.scalar("", TEXT_TYPE))
+        batch, refused = put_columns(self, batch, {TEXT: text})
+        return StepResult(batch, quarantined=[*quarantined, *refused])
 
 
 class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):

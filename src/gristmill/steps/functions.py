@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.json_values import NAN_AS_NULL, count_not_finite_values, encode_json, with_values
-from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, QuarantinedRecord, StepResult
-from gristmill.core.step import check_choices
+from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, QuarantinedRecord, StepResult
+from gristmill.core.step import StepTraits, check_choices
 from gristmill.steps.column_names import list_value_columns, path_in_record
 from gristmill.steps.record_functions import (
     FunctionStep,
@@ -53,10 +53,20 @@ class Map(MappingStep, tag="map", frozen=True, kw_only=True):
     """
     reencode: Literal["png", "jpeg", "webp"] = "png"
     """The format of images that the function has changed."""
+    makes: Literal["text"] | None = None
+    """`text`: the function makes the [text](writing-recipes.md#the-text) of records that have none."""
+
+    @property
+    def traits(self) -> StepTraits:  # type: ignore[override]  # depends on `makes`
+        return StepTraits(needs_whole_record=True, may_add_keys=True, makes_text=self.makes == "text")
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        schema = super().output_schema(schema)
+        return schema.insert(1, pa.field(TEXT, TEXT_TYPE)) if self.makes and TEXT not in schema.names else schema
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choices(type(self), {"images": self.images, "reencode": self.reencode})
+        check_choices(type(self), {"images": self.images, "reencode": self.reencode, "makes": self.makes})
 
     @property
     def fingerprint_versions(self) -> object:

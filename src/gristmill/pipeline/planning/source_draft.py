@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,7 @@ from gristmill.readers.tables.gristmill_dataset import refuse_text_keys, refuse_
 from gristmill.shards.formats.base import has_sample_sizes
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.stored_files import MANIFEST
+from gristmill.steps.columns import ComposeText
 from gristmill.steps.sampling import FirstRecords
 from gristmill.storage.codecs import find_codec
 from gristmill.storage.files import compute_file_checksum
@@ -148,16 +149,19 @@ def draft_source(
 ) -> SourceDraft:
     """Find the files of a source and the columns that are read. `steps` are resolved."""
     source = recipe.sources[name]
-    first = () if limit is None else (FirstRecords(max_records=limit),)
+    first: tuple[Step, ...] = () if limit is None else (FirstRecords(max_records=limit),)
     with (
         _add_source_note(name),
         name_missing_packages(partial(read_recorded_plugins, Path(recipe.path(recipe.output)))),
     ):
-        steps = (*first, *steps)
         refuse_own_output(recipe, {file.path.rpartition("/")[0] for step in steps for file in step.input_files()})
         tell(f"planning: looking for the files of {name}")
         inputs = find_inputs(recipe, name, spooled or source.read, is_spooled=spooled is not None)
+        if inputs.read.is_text_composed and inputs.tokenizer is None:
+            first = (*first, ComposeText(template=inputs.read.text))
+            inputs = replace(inputs, read=msgspec.structs.replace(inputs.read, text=TEXT))
         files = tuple(_mark_if_scanned(inputs.read, file, layout.unit_bytes) for file in inputs.files)
+        steps = (*first, *steps)
         tokenizer = inputs.tokenizer
         read = _add_needed_columns(inputs.read, steps) if tokenizer is None else inputs.read
         tell(f"planning: reading a sample of {name} ({format_count(len(files), 'file')})")
