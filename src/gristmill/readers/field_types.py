@@ -47,7 +47,7 @@ REST = FieldType(JSON_TYPE, "what has no column")
 
 
 class WantedColumns(NamedTuple):
-    """What a source is planned for."""
+    """The uses that the columns of a source are planned for."""
 
     keeps_record: bool
     """Whether documents keep all fields of their records."""
