@@ -51,7 +51,8 @@ words = [f"c{n}" for n in range(300)]
 texts += [" ".join(words[first : first + 200]) for first in range(0, 60, 8)]
 rng.shuffle(texts)
 for number in range(4):
-    lines = [json.dumps({"text": text, "url": f"http://x.org/{len(text) % 50}"}) for text in texts[number::4]]
+    urls = [f"http://x{len(text) % 5}.org/{len(text) % 50}" for text in texts[number::4]]
+    lines = [json.dumps({"text": text, "url": url}) for text, url in zip(texts[number::4], urls, strict=True)]
     (root / f"in/{number}.jsonl").write_text("\\n".join(lines))
 if sys.argv[3] == "damage":
     (root / "in/0.jsonl.gz").write_bytes(gzip.compress((root / "in/0.jsonl").read_bytes()))
@@ -204,6 +205,7 @@ def run_everywhere(folder, step, fault):
         # Filters keep their scores: blocks of tasks, which publishing joins into one file a stage.
         ("[GopherRepetition(), Shuffle(), Scores(min_words=61)]", {"buckets"}),
         ("Limit(max_records=40)", set()),
+        ("Cap(by='host', max=2)", {"ranking", "scattering", "counting", "choosing", "removals"}),
         ("Split(validation=9)", {"keys"}),
     ],
 )

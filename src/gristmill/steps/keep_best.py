@@ -1,4 +1,4 @@
-"""`keep_best` and `cap`: the best share of all documents by a score, and at most so many documents of a host.
+"""`keep_best` and `cap`: the best share of all documents by a score, and at most a number of documents of each host.
 
 Documents are ranked in groups: by a key (smaller is better), then by source, file and position. Both steps keep a
 beginning of every group. The barrier sorts them out of core; what is here are functions of arrays.
@@ -32,7 +32,7 @@ class KeepBest(GlobalStep, tag="keep_best", frozen=True, kw_only=True):
     """Keep the training documents with the best values of a column; drop the others as `not_best`.
 
     `by` is a column of numbers, such as a score that a filter adds with `keep_scores: true`. One of `share`, `count`
-    and `tokens` says how many stay: of all sources together, or `per` source or value of a column. Exactly so many
+    and `tokens` says how many stay: of all sources together, or `per` source or value of a column. Exactly that many
     stay: among equal values the document that comes first by source, file and position is the better one. Documents
     without a value are the worst. Records of other splits than `train` are all kept.
 
@@ -56,17 +56,17 @@ class KeepBest(GlobalStep, tag="keep_best", frozen=True, kw_only=True):
     tokens: int | None = None
     """The best documents that have at most this many tokens together: `20G`. After `tokenize`, before `pack`."""
     per: str | None = None
-    """`source` or a column, such as `language`: so many of each source or value. Null: of all documents together."""
+    """`source` or a column, such as `language`: that many of each source or value. Null: of all documents together."""
     order: Literal["highest", "lowest"] = "highest"
     """Which values are the best."""
 
     def __post_init__(self) -> None:
         check_choices(type(self), msgspec.structs.asdict(self))
         amounts = {"share": self.share, "count": self.count, "tokens": self.tokens}
-        given = [name for name, amount in amounts.items() if amount is not None]
-        if len(given) != 1:
+        chosen = [name for name, amount in amounts.items() if amount is not None]
+        if len(chosen) != 1:
             raise UsageError(
-                f"keep_best needs one of share, count and tokens, not {' and '.join(given) or 'none'}",
+                f"keep_best needs one of share, count and tokens, not {' and '.join(chosen) or 'none'}",
                 help="write keep_best: {by: score, share: 0.1}",
             )
         if self.share is not None and not 0 < check_positive_number("share", self.share) <= 1:

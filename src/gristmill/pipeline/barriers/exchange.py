@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """How the records of one name are written."""
+    """The way in which the records of one name are written."""
 
     kind: np.dtype[Any]
     by: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def _ignore(*_: object, **__: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task of a stage works on: a partition, or some consecutive ones; or the streams of a unit."""
+    """The work of one task: a partition, or some consecutive ones; or the streams of a unit."""
 
     number: int
     num_partitions: int = 1
@@ -158,7 +158,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What a stage sees of one task."""
+    """The input of a stage for one task."""
 
     part: Part
     reads: Mapping[str, Readable]
@@ -197,7 +197,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What all tasks of a stage have left."""
+    """The results of all tasks of a stage."""
 
     root: Location
     writes: Mapping[str, Write]
@@ -224,7 +224,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeContext(StageContext):
-    """What all tasks of a stage have in common."""
+    """The context that all tasks of a stage share."""
 
     name: str
     stage: Stage

@@ -34,7 +34,7 @@ _MAX_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is looked for, in all units."""
+    """The n-grams that are searched for, in all units."""
 
     step: ResolvedDecontaminate
     index: ItemIndex
@@ -44,12 +44,12 @@ class Search:
 
 def find_hits(index: ItemIndex, partition: Partition) -> dict[str, Any]:
     """Find the n-grams of benchmarks in a unit."""
-    found = [np.empty(0, HIT)]
+    all_hits = [np.empty(0, HIT)]
     for first_row, batch in partition.batches():
         hits = index.find_hits(batch.column(TEXT))
         hits["row"] += np.uint32(first_row)
-        found.append(hits)
-    return {"hits": np.concatenate(found)}
+        all_hits.append(hits)
+    return {"hits": np.concatenate(all_hits)}
 
 
 def judge_unit(search: Search, is_common: Mapping[str, NDArray[np.bool_]], partition: Partition) -> dict[str, Any]:

@@ -140,6 +140,6 @@ def _find_bounds(split: Split, sources: Sequence[BarrierSource], run: BarrierRun
         for number, (unit, inputs) in enumerate(units)
         if inputs
     ]
-    found = Exchange(run, "split").run(partial(find_smallest_keys, split, run.context.seed), parts, "keys")
-    smallest = split.smallest(np.array(keys, dtype=np.uint64) for keys in found.numbers("smallest"))
-    return split.bounds(smallest, sum(found.counts("num_records")))
+    results = Exchange(run, "split").run(partial(find_smallest_keys, split, run.context.seed), parts, "keys")
+    smallest = split.smallest(np.array(keys, dtype=np.uint64) for keys in results.numbers("smallest"))
+    return split.bounds(smallest, sum(results.counts("num_records")))

@@ -214,7 +214,7 @@ class PartitionedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task of a stage has left."""
+    """The result of one task of a stage."""
 
     stage: str
     scattered: dict[str, PartitionedFile] = {}

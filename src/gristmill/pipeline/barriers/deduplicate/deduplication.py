@@ -333,14 +333,14 @@ class Deduplication:
             },
             writes=REMOVAL_WRITES,
         )
-        removed, kept = redirected.scattered("removed"), redirected.scattered("kept")
+        removals, survivors = redirected.scattered("removed"), redirected.scattered("kept")
         if near is not None:
-            removed, kept = near.scattered("removed") + removed, near.scattered("kept") + kept
+            removals, survivors = near.scattered("removed") + removals, near.scattered("kept") + survivors
         gathered = self._exchange.run(
             gather_removals,
             self._num_ranges,
             "removals",
-            reads={"removals": removed, "survivors": kept},
+            reads={"removals": removals, "survivors": survivors},
             writes={"removals": Write(REMOVAL), "clusters": Write(COUNT)},
         )
         return gathered.receipts
