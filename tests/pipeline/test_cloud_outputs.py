@@ -8,7 +8,8 @@ import gristmill as gm
 from gristmill import Recipe, steps
 from gristmill.core.errors import GristmillError
 from gristmill.pipeline.publishing.clean import clean
-from gristmill.storage.locations import list_files_below, parse_location
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import parse_location
 from gristmill.storage.user_cache import choose_copies_folder
 
 
@@ -46,5 +47,5 @@ def test_an_output_is_cleaned_made_replaced_and_read(output, tmp_path):
     assert there.manifest.dataset_hash == here.manifest.dataset_hash
     assert [there[row] for row in range(len(there))] == [here[row] for row in range(len(here))]
     assert clean(parse_location(output)).files == []
-    names = {name.partition("/")[0] for name, _ in list_files_below(parse_location(output))}
+    names = {name.partition("/")[0] for name, _ in open_folder(parse_location(output)).list_below()}
     assert names == {path.name for path in local.iterdir()}

@@ -18,7 +18,7 @@ from gristmill.pipeline.stages import receipts as uploaded_receipts
 from gristmill.pipeline.stages.receipts import open_receipts
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.work_folder import JOURNAL, RECEIPTS, work_path
-from gristmill.storage import leases as output_lock
+from gristmill.storage import folders
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def corpus(tmp_path):
 def output(tmp_path, monkeypatch):
     """A folder on a disk that is said to be shared."""
     folder = tmp_path / "shared"
-    monkeypatch.setattr(output_lock, "is_shared_file_system", lambda path: path == folder)
+    monkeypatch.setattr(folders, "is_shared_file_system", lambda path: path == folder)
     return folder
 
 

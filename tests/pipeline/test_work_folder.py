@@ -24,7 +24,8 @@ from gristmill.pipeline.work_folder import (
     remove_intermediate_data,
 )
 from gristmill.storage.commit import write_file
-from gristmill.storage.locations import list_files_below, parse_location
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import parse_location
 from gristmill.storage.stores import credentials
 
 
@@ -93,7 +94,7 @@ def run(recipe, **credentials):
 
 
 def list_files(folder):
-    return {path for path, _ in list_files_below(parse_location(folder))}
+    return {path for path, _ in open_folder(parse_location(folder)).list_below()}
 
 
 def read_tree(folder):

@@ -13,10 +13,11 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 PAGE = 1000
 SCRIPT = """
 import resource, sys
-from gristmill.storage.locations import StorePath, list_files_below
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import StorePath
 
 number = size = 0
-for number, (path, num_bytes) in enumerate(list_files_below(StorePath(sys.argv[1])), 1):
+for number, (path, num_bytes) in enumerate(open_folder(StorePath(sys.argv[1])).list_below(), 1):
     size += num_bytes
 print(number, size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

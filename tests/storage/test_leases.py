@@ -13,8 +13,7 @@ from gristmill_testing.faulty_proxy import LOST, FaultyProxy
 
 from gristmill.core.errors import FolderLockedError, LeaseLostError, UsageError
 from gristmill.storage import leases
-from gristmill.storage import leases as file_systems
-from gristmill.storage.leases import Holder, Lease, describe_process, find_file_system, is_shared_file_system
+from gristmill.storage.leases import Holder, Lease, describe_process
 from gristmill.storage.locations import StorePath
 from gristmill.storage.stores.open_store import forget_stores, open_store
 from gristmill.storage.stores.posix_store import PosixStore
@@ -239,38 +238,3 @@ def test_a_store_without_conditional_creates_is_refused():
     with pytest.raises(UsageError, match="two writers"), Lease(store, prefix):
         pass
     assert list(store.list_folder(prefix)) == []
-
-
-MOUNTS = r"""22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw
-30 22 0:30 / /mnt/cluster rw shared:2 - nfs4 server:/x rw
-31 22 0:31 / /mnt/cluster/fast rw shared:3 - lustre mgs:/y rw
-32 22 0:32 / /mnt/with\040space rw - fuse.s3fs s3fs rw
-33 22 0:33 / /mnt/hidden rw - xfs /dev/a rw
-34 22 0:34 / /mnt/hidden rw - ceph mon:/ rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("folder", "kind"),
-    [
-        ("/home/x", "ext4"),
-        ("/mnt/cluster/out", "nfs4"),
-        ("/mnt/cluster", "nfs4"),
-        ("/mnt/clusters", "ext4"),
-        ("/mnt/cluster/fast/a/b", "lustre"),
-        ("/mnt/with space/a", "fuse.s3fs"),
-        ("/mnt/hidden/a", "ceph"),
-    ],
-)
-def test_the_deepest_mount_counts(folder, kind):
-    assert find_file_system(folder, MOUNTS) == kind
-
-
-def test_a_temporary_folder_is_local(tmp_path):
-    assert not is_shared_file_system(tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["nfs4", "lustre", "wekafs", "virtiofs", "fuse", "fuse.sshfs"])
-def test_what_others_can_mount_is_shared(kind, monkeypatch):
-    monkeypatch.setattr(file_systems, "find_file_system", lambda folder: kind)
-    assert is_shared_file_system("/mnt")

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from gristmill.core.errors import GristmillError
-from gristmill.storage.listing import KnownFiles, find_remote, keep_in_memory, list_names, stat_path, version_of
+from gristmill.storage.listing import find_remote, keep_in_memory, list_names, stat_path, version_of
 
 
 def test_a_version_changes_with_the_file(tmp_path):
@@ -36,10 +36,3 @@ def test_a_store_tells_files_from_folders():
     assert [size and size[1] for size in list_names(folder).values()] == [4]
     assert list(list_names(folder.rpartition("/")[0]).values()) == [None]
     assert list_names(f"{folder}/missing") == {}
-
-
-def test_a_local_file_is_looked_at_each_time(tmp_path):
-    known = KnownFiles(tmp_path)
-    assert known.find_size("a") is None
-    (tmp_path / "a").write_text("four")
-    assert known.find_size("a") == 4

@@ -9,7 +9,8 @@ import pytest
 
 from gristmill.core.errors import DamagedDatasetError, FolderLockedError, LeaseLostError
 from gristmill.storage import parallel_files as in_place
-from gristmill.storage.locations import StorePath, list_files_below
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import StorePath
 from gristmill.storage.parallel_files import PreallocatedFiles, UploadedFiles, write_at
 from gristmill.storage.stores.fsspec_store import FsspecStore
 
@@ -121,7 +122,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def read_all(folder):
-    return {name: (folder / name).read_bytes() for name, _ in list_files_below(folder)}
+    return {name: (folder / name).read_bytes() for name, _ in open_folder(folder).list_below()}
 
 
 def put(folder, content):

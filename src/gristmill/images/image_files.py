@@ -144,7 +144,7 @@ class ImageReader:
         if not location.is_dir():
             first = find_files(pattern)[0]
             location = parse_location(first.path[: -len(first.relative)])
-        self._root = location.absolute() if isinstance(location, Path) else location
+        self._root = location.absolute()
         self._tars: dict[str, dict[str, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 

@@ -34,6 +34,7 @@ from gristmill.readers.cells import CELL_BYTES
 from gristmill.runtime.process import TOKENIZER, forget_content
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.stored_files import MANIFEST
+from gristmill.storage.folders import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +137,7 @@ def run_recipe(
                 plan = plan_recipe(tell=activity.show, pool=pool, on_placement=start_workers)
         if show_plan is not None:
             show_plan(plan)
-        if work_folder.is_read_only(plan.output) and plan.output.exists():
+        if open_folder(plan.output).find_obstacle() is not None and plan.output.exists():
             return RunResult(_find_read_only(plan, options), plan.output, was_up_to_date=True)
         try:
             with lock_output(plan.output, take_over=options.take_over) as held:

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gristmill.core.errors import StoreRefusedError, UsageError
+from gristmill.core.errors import UsageError
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.commit import make_folder, remove_temporaries, write_file
-from gristmill.storage.listing import KnownFiles
+from gristmill.storage.folders import KnownFiles, open_folder
 from gristmill.storage.locations import (
     StoredName,
-    StorePath,
     decode_stored,
-    list_files_below,
+    is_remote,
     list_names,
     parse_location,
     path_below,
@@ -38,7 +37,7 @@ from gristmill.storage.stores.retries import INTERMEDIATE_DATA
 from gristmill.storage.urls import find_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from gristmill.storage.locations import Location
 
@@ -111,9 +110,9 @@ def is_work_path(path: str) -> bool:
 def check_output_folder(output: Location) -> None:
     """Raise `UsageError` for a folder with content that no run made, or with links that would lead a run out of it."""
     if not output.exists():
-        if isinstance(output, Path) and output.is_symlink():
+        if output.is_symlink():
             raise UsageError(
-                f"the output {output} is a link to {output.readlink()}, which does not exist",
+                f"the output {output} is a link to {output.resolve()}, which does not exist",
                 help="make that folder, or remove the link",
             )
         return
@@ -136,25 +135,14 @@ def check_output_folder(output: Location) -> None:
 
 def check_writable(output: Location) -> None:
     """Raise `UsageError` for a folder that cannot be made or written."""
-    if isinstance(output, StorePath):  # the first request to write will tell
-        return
-    folder = output
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise UsageError(f"{output} cannot be created: {folder} is a file", help="choose another output")
-    if is_read_only(folder) and not (output / MANIFEST).exists():  # a finished dataset may be up to date as it is
-        raise UsageError(f"{output} cannot be written: no permission in {folder}", help="choose another output")
-
-
-def is_read_only(folder: Location) -> bool:
-    """Tell whether this process may not write there: by its permissions, or because the file system is read-only."""
-    return isinstance(folder, Path) and not os.access(folder, os.W_OK)
+    problem = open_folder(output).find_obstacle()
+    if problem is not None and not (output / MANIFEST).exists():  # a finished dataset may be up to date as it is
+        raise UsageError(f"{output} cannot be written: {problem}", help="choose another output")
 
 
 def has_in_process_marker(output: Location) -> bool:
     """Tell whether a run works in its own process, or died there."""
-    return isinstance(output, Path) and os.path.lexists(output / _IN_PROCESS_MARKER)
+    return not is_remote(output) and os.path.lexists(output / _IN_PROCESS_MARKER)
 
 
 @contextmanager
@@ -163,10 +151,10 @@ def mark_in_process(output: Location) -> Iterator[None]:
 
     It is not synced: a crash of the machine is no record's fault.
     """
-    if isinstance(output, StorePath):
+    if is_remote(output):
         yield
         return
-    marker = output / _IN_PROCESS_MARKER
+    marker = Path(output / _IN_PROCESS_MARKER)
     marker.parent.mkdir(exist_ok=True)
     os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
@@ -177,37 +165,8 @@ def mark_in_process(output: Location) -> Iterator[None]:
 
 def remove_in_process_marker(output: Location) -> None:
     """Remove the marker: the dataset is finished, or the run has ended without dying."""
-    if isinstance(output, Path):
+    if not is_remote(output):
         (output / _IN_PROCESS_MARKER).unlink(missing_ok=True)
-
-
-def remove_files(output: Location, paths: Iterable[str]) -> None:
-    """Remove files of a dataset and the folders that this leaves empty."""
-    if isinstance(output, StorePath):
-        store, key = output.open_store()
-        store.delete([f"{key}/{path}" for path in paths])
-        return
-    folders: set[Path] = set()
-    for file in [path_below(output, path) for path in paths]:  # all are checked before the first one is removed
-        file.unlink(missing_ok=True)
-        folders.update(parent for parent in file.parents if parent.is_relative_to(output) and parent != output)
-    for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-
-
-def abort_uploads(folder: Location, is_ours: Callable[[str], bool]) -> None:
-    """Abort what was being uploaded to a folder when its run was killed: parts of files, which no listing shows.
-
-    Only paths below the folder that are `ours`. Some may write to a bucket, but not list its uploads: they are told.
-    """
-    if not isinstance(folder, StorePath):
-        return
-    store, key = folder.open_store()
-    try:
-        store.abort_uploads(f"{key}/", lambda upload: is_ours(upload.removeprefix(f"{key}/")))
-    except StoreRefusedError as error:
-        _log.warning("parts of unfinished uploads may be left: %s", error.message)
 
 
 def remove_work_folder(output: Location, paths_to_keep: Collection[str] = ()) -> None:
@@ -216,29 +175,19 @@ def remove_work_folder(output: Location, paths_to_keep: Collection[str] = ()) ->
     Intermediate data in another place goes first: without the pointer no one would find it again.
     """
     remove_intermediate_data(output)
-    if isinstance(output, StorePath):
-        work_files = (f"{WORK_FOLDER}/{path}" for path, _ in list_files_below(output / WORK_FOLDER))
-        remove_files(output, [path for path in work_files if path not in paths_to_keep and not is_lease_path(path)])
-        return
     remove_temporaries(output, None)
-    work = _find_work_folder(output)
-    assert isinstance(work, Path)
-    for path in sorted(work.rglob("*"), reverse=True):
-        if path.relative_to(work).parts[0] not in _OWN_NAMES:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            if not any(path.iterdir()):
-                path.rmdir()
-        elif (name := path.relative_to(output).as_posix()) not in paths_to_keep and not is_lease_path(name):
-            path.unlink()
-    if work.is_dir() and not any(work.iterdir()):
-        work.rmdir()
+
+    def keeps(path: str) -> bool:
+        name = f"{WORK_FOLDER}/{path}"
+        return path.partition("/")[0] not in _OWN_NAMES or name in paths_to_keep or is_lease_path(name)
+
+    open_folder(_find_work_folder(output)).remove_tree(keeps)
 
 
 def _find_work_folder(output: Location) -> Location:
     """Find the work folder. All that is in it may be deleted, so it must be a folder, and no link to another one."""
     work = output / WORK_FOLDER
-    if isinstance(work, Path) and work.is_symlink():
+    if work.is_symlink():
         raise UsageError(f"{work} is a symbolic link, not a folder that a run made", help="remove the link")
     return work
 
@@ -273,7 +222,7 @@ def check_intermediate_folder(output: Location) -> None:
     if pointer is None or is_named(pointer.folder):
         return
     bucket = find_bucket(pointer.folder)
-    if isinstance(output, StorePath) and find_bucket(str(output)) == bucket:
+    if is_remote(output) and find_bucket(str(output)) == bucket:
         return
     raise UsageError(
         f"{output / _POINTER} names intermediate data in {pointer.locate()}; nothing there was opened or removed",
@@ -311,13 +260,10 @@ def remove_intermediate_data(output: Location) -> None:
     check_intermediate_folder(output)
     place = pointer.locate()
     if _read_owner(pointer) is not None and not _is_of_another(output, pointer):
-        remove_temporaries(place, None)
-        abort_uploads(place, lambda _: True)
-        # Its name last: what is interrupted is removed the next time.
-        remove_files(place, [path for path, _ in list_files_below(place) if path != _OWNER])
-        remove_files(place, [_OWNER])
-        if isinstance(place, Path) and not any(place.iterdir()):
-            place.rmdir()
+        folder = open_folder(place)
+        folder.abort_uploads()
+        folder.remove_tree(_OWNER.__eq__)  # its name last: what is interrupted is removed the next time
+        folder.remove_tree()
     (output / _POINTER).unlink(missing_ok=True)
 
 
@@ -329,7 +275,7 @@ def _read_pointer(output: Location) -> IntermediatePointer | None:
 def _read_owner(pointer: IntermediatePointer) -> IntermediateOwner | None:
     """Read the note in the folder that was made for a pointer; None if it was not, or is a link to another one."""
     place = pointer.locate()
-    if isinstance(place, Path) and place.is_symlink():
+    if place.is_symlink():
         return None
     path = place / _OWNER
     owner = decode_stored(path.read_bytes(), IntermediateOwner, path) if path.is_file() else None
@@ -340,7 +286,13 @@ def _is_of_another(output: Location, pointer: IntermediatePointer) -> bool:
     """Tell whether the folder is in use for another output, of which this one is a copy; a moved one keeps its data."""
     owner = _read_owner(pointer)
     maker = None if owner is None else parse_location(owner.output)
-    if not isinstance(maker, Path) or not isinstance(output, Path) or not maker.is_dir() or maker.samefile(output):
+    if (
+        maker is None
+        or is_remote(maker)
+        or is_remote(output)
+        or not maker.is_dir()
+        or maker.resolve() == output.resolve()
+    ):
         return False
     return _read_pointer(maker) == pointer
 

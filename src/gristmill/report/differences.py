@@ -7,7 +7,6 @@ content, and what is left by its origin; a copy of a document is matched with th
 from __future__ import annotations
 
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,7 @@ from gristmill.core.records import LOSS_MASK, SOURCE
 from gristmill.report.documents import LaneDocuments, number_copies
 from gristmill.shards.canonical import make_damage_error
 from gristmill.shards.manifest import MIXED
-from gristmill.storage.locations import list_files_below, measure_file
+from gristmill.storage.folders import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -146,11 +145,11 @@ def _name_steps(data: object) -> object:
 def _check_sizes(dataset: Dataset) -> None:
     """Check that every shard is there and whole: manifests alone would call a dataset without its shards equal."""
     folder = dataset.folder
-    sizes = {} if isinstance(folder, Path) else dict(list_files_below(folder))  # one request for thousands
+    states = open_folder(folder).measure(shard.path for _, _, shard in dataset.manifest.shards())
     for _, _, shard in dataset.manifest.shards():
-        num_bytes = measure_file(shard.below(folder)) if isinstance(folder, Path) else sizes.get(shard.path)
-        if num_bytes != shard.bytes:
-            problem = "is missing" if num_bytes is None else f"has {num_bytes} bytes, but {shard.bytes} were written"
+        state = states.get(shard.path)
+        if state is None or state.num_bytes != shard.bytes:
+            problem = "is missing" if state is None else f"has {state.num_bytes} bytes, but {shard.bytes} were written"
             raise make_damage_error(shard.path, problem, folder)
 
 

@@ -43,7 +43,7 @@ from gristmill.shards.score_file import LANGUAGE, ScoreColumns
 from gristmill.shards.stored_files import StoredFile
 from gristmill.shards.token_rows import LENGTHS, ORIGINS
 from gristmill.storage.commit import write_file
-from gristmill.storage.locations import StorePath, path_below, read_stored
+from gristmill.storage.locations import is_remote, path_below, read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def complete_report(
     if not 0 <= samples <= MAX_SAMPLES:
         raise UsageError(f"samples must be from 0 to {MAX_SAMPLES}, not {samples}")
     dataset = Dataset(folder, manifest)
-    reads_shards = reads_store or not isinstance(folder, StorePath)
+    reads_shards = reads_store or not is_remote(folder)
     lengths, languages = measure_documents(dataset) if reads_shards else (None, [])
     derived = make_report(manifest)
     return Report(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,10 +19,11 @@ from gristmill.shards.canonical import STREAM_END, read_mapped_batches, stream_b
 from gristmill.shards.manifest import FORMAT_VERSION, Manifest
 from gristmill.shards.stored_files import MANIFEST, REBUILD, Shard
 from gristmill.storage.files import compute_file_checksum
-from gristmill.storage.locations import StoredName, decode_stored, list_names, parse_location, read_stored
+from gristmill.storage.locations import StoredName, decode_stored, is_remote, list_names, parse_location, read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from gristmill.shards.stored_files import StoredFile, TokenizerIdentity
     from gristmill.storage.locations import Location
@@ -126,7 +126,7 @@ def _make_not_a_dataset_error(folder: Location) -> UsageError:
             f"{folder} holds an unfinished run: it has no {MANIFEST} yet",
             help=f"gristmill status {folder} shows whether it is still running; if not, the same recipe resumes it",
         )
-    if isinstance(folder, Path) and (folder.parent / MANIFEST).is_file():
+    if not is_remote(folder) and (folder.parent / MANIFEST).is_file():
         return UsageError(
             f"{folder} is only a part of the dataset in {folder.parent}",
             help=f"name {folder.parent}, and the split where there is a choice",

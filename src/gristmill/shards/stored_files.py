@@ -13,7 +13,7 @@ import xxhash
 
 from gristmill.core.errors import DamagedDatasetError, DamagedWorkError, SourceChangedError
 from gristmill.storage.files import compute_file_checksum, map_file
-from gristmill.storage.locations import Count, StoredPath, measure_file, path_below
+from gristmill.storage.locations import Count, StoredPath, is_remote, measure_file, path_below
 from gristmill.storage.user_cache import copy_locally
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
         Of a store it is read once, so that damage is known at the end. What was read counts only if no error is raised.
         """
         path = self.below(folder)
-        if isinstance(path, Path):
+        if not is_remote(path):
             with pa.BufferReader(self.read_intact(folder)) as mapped:
                 yield mapped
             return
-        with path.open() as remote:
+        with path.open("rb") as remote:
             stream = _DigestedStream(remote)
             try:
                 yield pa.PythonFile(stream, mode="r")

@@ -27,7 +27,8 @@ from gristmill.shards.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.stored_files import MANIFEST, Shard, StoredFile, file_key
 from gristmill.shards.token_rows import CHATS, ORIGINS, find_row_problem, num_tokens, num_trained_tokens
 from gristmill.storage.files import compute_file_checksum
-from gristmill.storage.locations import Count, list_files_below, measure_file, parse_location, path_below, read_stored
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import Count, measure_file, parse_location, path_below, read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -364,7 +365,7 @@ def _find_unexpected_files(folder: Location, manifest: Manifest) -> Iterator[Pro
     whole |= _SIDE_FOLDERS
     for name in [*manifest.splits, *sorted(whole)]:
         try:
-            files = list(list_files_below(path_below(folder, name)))
+            files = list(open_folder(path_below(folder, name)).list_below())
         except DamagedDatasetError:  # a link out of the folder, which is reported for each of its files
             continue
         for file, _ in files:

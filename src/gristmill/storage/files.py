@@ -22,14 +22,15 @@ from gristmill.storage.stores.retries import wait_clock
 from gristmill.storage.urls import find_protocol, local_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from numpy.typing import NDArray
 
-    from gristmill.storage.locations import Location
+    from gristmill.storage.locations import Location, StorePath
 
 _PIECE_BYTES = 2**20
-_CHECKS_AT_ONCE = 8
+_CHECKS_AT_ONCE = _FILES_AT_ONCE = 8
 _MAX_PENDING_CHECKS = 64
 
 
@@ -67,6 +68,20 @@ def find_version(path: str | os.PathLike[str]) -> tuple[int, str] | None:
         return read_version(os.fspath(path))
     except FileNotFoundError:
         return None
+
+
+def read_range(path: str, start: int, stop: int, version: str = "") -> bytes:
+    """Read a range of a file, or less at its end. Of a store it is of this version, or `SourceChangedError` is raised.
+
+    Who calls it counts the time: blocks are fetched by several threads, for one that waits.
+    """
+    if find_protocol(path) is None:
+        with open_input(path, start) as file:
+            return file.read(stop - start)
+    from gristmill.storage.stores.open_store import open_store  # noqa: PLC0415
+
+    store, key = open_store(path)
+    return store.read(key, start, stop, version=version)
 
 
 class VersionChecks:
@@ -117,6 +132,30 @@ def check_unchanged(path: str, num_bytes: int, version: str) -> None:
 def open_stream_source(path: Location) -> pa.NativeFile:
     """Open a file for Arrow. One of a store is read in order, with ranges fetched ahead."""
     return pa.memory_map(str(path)) if isinstance(path, Path) else pa.PythonFile(path.open(), mode="r")
+
+
+def map_files(paths: Sequence[Location]) -> Iterator[pa.Buffer]:
+    """Map files one after the other, or fetch several at a time from a store, in order.
+
+    The iterator raises `FileNotFoundError` where it comes to a file that is missing.
+    """
+    if not paths or isinstance(paths[0], Path):
+        yield from map(map_file, paths)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        contents = pool.map(_fetch, paths)
+        for path in paths:
+            with wait_clock.waiting():
+                content = next(contents)
+            wait_clock.count_read(str(path), content.size)
+            yield content
+
+
+def _fetch(path: StorePath) -> pa.Buffer:
+    store, key = path.open_store()
+    return pa.py_buffer(store.read(key))
 
 
 def map_file(path: Location, start: int = 0, count: int = -1) -> pa.Buffer:

@@ -31,7 +31,7 @@ import msgspec
 
 from gristmill.core.errors import FolderLockedError, LeaseLostError, RemoteStoreError, UsageError
 from gristmill.storage.commit import PendingFile
-from gristmill.storage.lock import FolderLock
+from gristmill.storage.folders import open_folder
 from gristmill.storage.stores.base import ObjectChangedError, ObjectExistsError
 
 if TYPE_CHECKING:
@@ -46,10 +46,6 @@ BEAT_SECONDS = 10.0
 EXPIRY_SECONDS = 60.0
 _POLL_SECONDS = 2.0
 _LEASE_FILE = re.compile(r"(\d{8})\.(json|beat|released)")
-_SHARED = re.compile(
-    r"nfs\d?|lustre|gpfs|ceph|beegfs|glusterfs|wekafs|panfs|cifs|smb\d?|smbfs|afs|orangefs|pvfs2|ocfs2|gfs2"
-    r"|9p|virtiofs|fuse(\..+)?"
-)
 
 _log = logging.getLogger("gristmill")
 
@@ -353,7 +349,7 @@ class HeldOutput:
             self._lease.remove_old_files()
 
     def _find_sealed_file(self) -> tuple[Store, str]:
-        store, key = open_folder_store(self._folder)
+        store, key = open_folder(self._folder).open_store()
         return store, f"{key}/{self._sealed_name}" if key else self._sealed_name
 
     def _find_version(self) -> str | None:
@@ -369,42 +365,12 @@ def hold_output(
     folder: Location, sealed_name: str, lease_folder: str, *, take_over: bool = False
 ) -> Iterator[HeldOutput]:
     """Hold an output folder, which exists; `sealed_name` is the file that is replaced last."""
-    if isinstance(folder, Path) and not is_shared_file_system(folder):
-        with FolderLock(folder):
+    lock = open_folder(folder).lock()
+    if lock is not None:
+        with lock:
             yield HeldOutput(folder, sealed_name, None)
         return
 
-    store, key = open_folder_store(folder)
+    store, key = open_folder(folder).open_store()
     with Lease(store, f"{key}/{lease_folder}" if key else lease_folder, take_over=take_over) as lease:
         yield HeldOutput(folder, sealed_name, lease)
-
-
-def open_folder_store(folder: Location) -> tuple[Store, str]:
-    """Return a folder as a store, and the folder's own key in it."""
-    if not isinstance(folder, Path):
-        return folder.open_store()
-    from gristmill.storage.stores.posix_store import PosixStore  # noqa: PLC0415
-
-    return PosixStore(folder), ""
-
-
-def is_shared_file_system(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder, which may not exist yet, is on a file system that other machines may write to."""
-    return _SHARED.fullmatch(find_file_system(folder)) is not None
-
-
-def find_file_system(folder: str | os.PathLike[str], mounts: str | None = None) -> str:
-    """Return the type of a folder's file system, as `/proc/self/mountinfo` names it; empty if that is not known."""
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-        except OSError:
-            return ""
-    path = os.path.realpath(folder) + "/"
-    best, kind = -1, ""
-    for line in mounts.splitlines():
-        head, _, tail = line.partition(" - ")
-        point = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), head.split()[4]).rstrip("/") + "/"
-        if path.startswith(point) and len(point) >= best:  # a later mount hides an earlier one
-            best, kind = len(point), tail.split()[0]
-    return kind

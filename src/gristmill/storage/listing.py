@@ -10,12 +10,10 @@ import errno
 import os
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import UsageError
-from gristmill.storage.locations import StorePath, list_files_below, measure_file, path_below
 from gristmill.storage.stores.open_store import open_store
 from gristmill.storage.urls import find_protocol
 
@@ -25,7 +23,6 @@ RemoteFile = tuple[str, int, str]
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gristmill.storage.locations import Location
     from gristmill.storage.patterns import PathPattern
     from gristmill.storage.stores.base import Store, StoredObject
 
@@ -262,32 +259,3 @@ def _list_flat(store: Store, root: str, pattern: PathPattern) -> Iterator[Remote
 
 def _to_remote_file(store: Store, entry: StoredObject) -> RemoteFile:
     return store.url(entry.key), entry.num_bytes, entry.version
-
-
-class KnownFiles:
-    """The sizes of the files of a folder. A local file is looked at each time.
-
-    A store is listed once, at first use. Files that are added later are believed to be there: a lost one is found when
-    it is read. Memory: about 250 bytes for each file of a store.
-    """
-
-    def __init__(self, root: Location) -> None:
-        self._root = root
-        self._listed: dict[str, int] | None = None
-        self._added: dict[str, int] = {}
-
-    def find_size(self, path: str) -> int | None:
-        """Return the size of a file; None if there is none."""
-        if isinstance(self._root, Path):
-            return measure_file(path_below(self._root, path))
-        size = self._added.get(path)
-        if size is not None:
-            return size
-        if self._listed is None:
-            self._listed = dict(list_files_below(self._root))
-        return self._listed.get(path)
-
-    def add(self, path: str, num_bytes: int) -> None:
-        """Note a file that was written."""
-        if isinstance(self._root, StorePath):
-            self._added[path] = num_bytes

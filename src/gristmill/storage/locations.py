@@ -90,6 +90,14 @@ class StorePath:
         """Return the path itself: a URL is absolute."""
         return self
 
+    def resolve(self) -> StorePath:
+        """Return the path itself: there are no links on a store."""
+        return self
+
+    def is_symlink(self) -> bool:
+        """Whether it is a link, which no object is."""
+        return False
+
     def exists(self) -> bool:
         """Whether there is an object of this name, or a folder."""
         return self.is_file() or self.is_dir()
@@ -134,19 +142,24 @@ class StorePath:
 Location: TypeAlias = Path | StorePath
 
 
-def parse_location(text: str | os.PathLike[str]) -> Location:
-    """Return the location of a path or URL; `~` and `file://` are understood.
+def parse_location(text: str | os.PathLike[str], base: str | os.PathLike[str] = "") -> Location:
+    """Return the location of a path, relative to `base`, or a URL; `~` and `file://` are understood.
 
     Raises:
         UsageError: A URL without a bucket, or with a secret, which would be sent as a part of the bucket's name.
     """
     path = os.fspath(text)
     if find_protocol(path) is None:
-        return Path(local_path(path)).expanduser()
+        return Path(base, Path(local_path(path)).expanduser())
     refuse_secrets(path)
     if not path.partition("://")[2].strip("/"):
         raise UsageError(f"{path} names no bucket", help="write the bucket and a folder in it: s3://bucket/folder")
     return StorePath(path)
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a file or folder is on a store, where a request takes milliseconds and nothing is mapped or appended."""
+    return find_protocol(os.fspath(path)) is not None
 
 
 def relative_name(path: Location, folder: Location) -> str:
@@ -173,21 +186,6 @@ def list_names(folder: Location) -> Iterator[str]:
     store, key = folder.open_store()
     for entry in store.list_folder(key):
         yield entry if isinstance(entry, str) else entry.key.rpartition("/")[2]
-
-
-def list_files_below(folder: Location) -> Iterator[tuple[str, int]]:
-    """Iterate over all files below a folder, hidden ones too: relative path and size. Links are not followed."""
-    if isinstance(folder, StorePath):
-        store, key = folder.open_store()
-        try:
-            for entry in store.list_all(key):
-                yield entry.key[len(key) + 1 :], entry.num_bytes
-        except FileNotFoundError:
-            return
-        return
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink() or not path.is_dir():
-            yield path.relative_to(folder).as_posix(), path.lstat().st_size
 
 
 def decode_stored(data: bytes, kind: type[T], path: str | os.PathLike[str], *, help: str = _DEFAULT_HELP) -> T:

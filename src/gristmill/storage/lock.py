@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 LOCK_NAME = ".gristmill-lock"
+_SHARED = re.compile(
+    r"nfs\d?|lustre|gpfs|ceph|beegfs|glusterfs|wekafs|panfs|cifs|smb\d?|smbfs|afs|orangefs|pvfs2|ocfs2|gfs2"
+    r"|9p|virtiofs|fuse(\..+)?"
+)
 
 
 class FolderLock:
@@ -64,20 +69,41 @@ class FolderLock:
             os.close(self._fd)
             self._fd = None
 
-
-def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a folder on a local disk; for display, not for deciding who may write."""
-    try:
-        fd = open_stored(path_below(folder, LOCK_NAME))
-    except FileNotFoundError:
+    def is_held(self) -> bool:
+        """Whether a process holds the lock; for display, not for deciding who may write."""
+        try:
+            fd = open_stored(path_below(self.path.parent, LOCK_NAME))
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
         return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+
+
+def is_shared_file_system(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder, which may not exist yet, is on a file system that other machines may write to."""
+    return _SHARED.fullmatch(find_file_system(folder)) is not None
+
+
+def find_file_system(folder: str | os.PathLike[str], mounts: str | None = None) -> str:
+    """Return the type of a folder's file system, as `/proc/self/mountinfo` names it; empty if that is not known."""
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+        except OSError:
+            return ""
+    path = os.path.realpath(folder) + "/"
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        head, _, tail = line.partition(" - ")
+        point = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), head.split()[4]).rstrip("/") + "/"
+        if path.startswith(point) and len(point) >= best:  # a later mount hides an earlier one
+            best, kind = len(point), tail.split()[0]
+    return kind
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

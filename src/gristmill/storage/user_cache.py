@@ -36,8 +36,7 @@ import xxhash
 from gristmill.core.cache_folders import choose_cache_folder
 from gristmill.core.errors import DamagedDatasetError, FolderLockedError, UsageError
 from gristmill.storage.commit import PendingFile, make_folder
-from gristmill.storage.leases import find_file_system, is_shared_file_system
-from gristmill.storage.lock import FolderLock
+from gristmill.storage.lock import FolderLock, find_file_system, is_shared_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from gristmill.cli.running.status import status_command
 from gristmill.pipeline.monitoring.run_status import RunStatus, WorkerStatus
 from gristmill.pipeline.monitoring.status_maker import find_bottleneck
-from gristmill.storage.lock import FolderLock, is_locked
+from gristmill.storage.lock import FolderLock
 
 
 def write_status(folder, written):
@@ -81,7 +81,7 @@ def test_a_killed_run_of_this_machine_is_known_to_be_dead(tmp_path):
     assert "1,200" in CliRunner().invoke(status_command, [str(tmp_path), "--follow"]).output
     with FolderLock(tmp_path):  # its process is in a container, and cannot be seen from here
         assert words not in " ".join(CliRunner().invoke(status_command, [str(tmp_path)]).output.split())
-    assert not is_locked(tmp_path)
+    assert not FolderLock(tmp_path).is_held()
 
 
 def _content(folder):

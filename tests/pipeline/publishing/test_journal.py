@@ -25,8 +25,9 @@ from gristmill.pipeline.stages.receipts import Receipts
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.work_folder import work_path
 from gristmill.storage.commit import write_file
+from gristmill.storage.folders import open_folder
 from gristmill.storage.leases import describe_process
-from gristmill.storage.locations import StorePath, list_files_below, parse_location
+from gristmill.storage.locations import StorePath, parse_location
 from gristmill.storage.stores import credentials as options
 from gristmill.storage.stores.open_store import forget_stores
 from gristmill.storage.user_cache import choose_copies_folder
@@ -87,7 +88,9 @@ def run(recipe, *, backend="serial", layout=LAYOUT, **options):
 
 
 def list_files(output):
-    return {path for path, _ in list_files_below(parse_location(output)) if not path.startswith(".gristmill/lease/")}
+    return {
+        path for path, _ in open_folder(parse_location(output)).list_below() if not path.startswith(".gristmill/lease/")
+    }
 
 
 def shard_hashes(manifest):
@@ -128,7 +131,7 @@ def test_the_same_dataset_as_on_a_local_disk(corpus, output, tmp_path, kind):
     assert [file.xxh3 for file in stored.stored_files()] == [file.xxh3 for file in local.stored_files()]
     assert_complete(output, stored)
     assert run(make_recipe(corpus, output, *last, **more)).was_up_to_date
-    leases = [path for path, _ in list_files_below(parse_location(output)) if "/lease/" in path]
+    leases = [path for path, _ in open_folder(parse_location(output)).list_below() if "/lease/" in path]
     assert len(leases) == 2, "runs that had nothing to do left files"
 
 

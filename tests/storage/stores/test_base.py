@@ -8,7 +8,8 @@ import pytest
 
 from gristmill.core.errors import SourceChangedError, StoreRefusedError, UsageError
 from gristmill.storage.commit import PendingFile
-from gristmill.storage.locations import StorePath, list_files_below, measure_file
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import StorePath, measure_file
 from gristmill.storage.paths import find_files
 from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError
 from gristmill.storage.stores.open_store import forget_stores
@@ -78,7 +79,7 @@ def test_a_file_has_every_byte(folder, size):
 def test_what_is_not_committed_leaves_nothing(folder, size, request):
     with PendingFile(folder / "file", "run") as file:
         file.write(bytes(size))
-    assert list(list_files_below(folder)) == []
+    assert list(open_folder(folder).list_below()) == []
     if "s3" in request.node.callspec.id:
         assert request.getfixturevalue("s3").unfinished_uploads() == []
 
@@ -86,15 +87,15 @@ def test_what_is_not_committed_leaves_nothing(folder, size, request):
 def test_listings(folder):
     for name in ("a", "b/c", "b/d/e", "b0", "z ü+%.txt"):
         put(folder, name, name.encode())
-    assert sorted(list_files_below(folder)) == sorted(
+    assert sorted(open_folder(folder).list_below()) == sorted(
         (name, len(name.encode())) for name in ("a", "b/c", "b/d/e", "b0", "z ü+%.txt")
     )
     store, key = folder.open_store()
     entries = [entry if isinstance(entry, str) else entry.key[len(key) + 1 :] for entry in store.list_folder(key)]
     assert sorted(entries) == ["a", "b", "b0", "z ü+%.txt"]
     store.delete([f"{key}/a", f"{key}/b/c", f"{key}/never-there"])
-    assert sorted(name for name, _ in list_files_below(folder)) == ["b/d/e", "b0", "z ü+%.txt"]
-    assert list(list_files_below(folder / "nothing")) == []
+    assert sorted(name for name, _ in open_folder(folder).list_below()) == ["b/d/e", "b0", "z ü+%.txt"]
+    assert list(open_folder(folder / "nothing").list_below()) == []
     assert (folder / "b").is_dir()
     assert not (folder / "b").is_file()
     assert not (folder / "nothing").exists()

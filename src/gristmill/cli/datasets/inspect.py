@@ -4,7 +4,6 @@ import json
 from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
@@ -30,6 +29,7 @@ from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.derived_files import REPORT, REPORT_PAGE, encode_report
 from gristmill.shards.token_rows import CHATS, LENGTHS
 from gristmill.shards.verify import verify
+from gristmill.storage.locations import is_remote
 
 _EXAMPLE_CHARS = 2000
 _DOCUMENT_CHARS = 300
@@ -202,7 +202,7 @@ def report_command(out: str, samples: int | None, *, as_json: bool) -> None:
     """
     folder = open_dataset(out).folder
     # A run that is ending writes the report, too, with its times: one after the other.
-    with lock_output(folder) if isinstance(folder, Path) else nullcontext():
+    with nullcontext() if is_remote(folder) else lock_output(folder):
         _rewrite_report(open_dataset(folder), samples, as_json=as_json)
 
 

@@ -27,9 +27,8 @@ from gristmill.pipeline.monitoring.views import TerminalView, render_status, sum
 from gristmill.pipeline.publishing.clean import clean
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.work_folder import find_intermediate_folder
-from gristmill.storage.leases import is_shared_file_system
+from gristmill.storage.folders import open_folder
 from gristmill.storage.locations import Location, parse_location
-from gristmill.storage.lock import is_locked
 from gristmill.storage.stores.credentials import name_bucket
 
 _SILENT_SECONDS = 60.0
@@ -106,12 +105,13 @@ def _print_status(out: str, status: RunStatus, location: Location | None) -> Non
 
 def _is_dead(location: Location, status: RunStatus) -> bool:
     """Whether a run of this machine has ended without a word. Its process may be hidden here, but never its lock."""
-    if not isinstance(location, Path) or status.host != socket.gethostname() or is_shared_file_system(location):
+    lock = open_folder(location).lock()
+    if lock is None or status.host != socket.gethostname():
         return False
     try:
         os.kill(status.pid, 0)
     except ProcessLookupError:
-        return not is_locked(location)
+        return not lock.is_held()
     except PermissionError:
         pass
     return False

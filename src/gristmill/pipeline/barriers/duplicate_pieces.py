@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE
 from gristmill.steps.deduplicate.partitions import grow_partition_bytes
 from gristmill.steps.deduplicate.pieces import COLUMN, PIECE, SUBSTRING, hash_pieces, remove_pieces
+from gristmill.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ class PiecesBarrier:
         step, layout = self.step, run.plan.layout
         num_bytes = sum(unit.num_bytes for unit in units) // _BYTES_PER_PIECE.get(step.kind, 40) * PIECE.itemsize
         size = step.partition_bytes
-        if not isinstance(run.context.work, Path):  # on a store partitions are larger, and so are fewer
+        if is_remote(run.context.work):  # on a store partitions are larger, and so are fewer
             size = grow_partition_bytes(num_bytes, size, piece_bytes=layout.min_piece_bytes)
         num_partitions = max(1, num_bytes // size)
         described = [step.kind, step.min_words, step.by, num_partitions]

@@ -11,7 +11,6 @@ Pieces that would be too small to read are merged first (`merge.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -34,6 +33,7 @@ from gristmill.pipeline.work_folder import stored_path, work_path
 from gristmill.shards.stored_files import StoredFile
 from gristmill.steps.deduplicate.partitions import grow_partition_bytes
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -327,7 +327,7 @@ class Exchange:
         self._name = name
         self._partition_bytes = partition_bytes
         self._borders = np.zeros(1, np.int64) if borders is None else borders
-        self.is_on_store = not isinstance(run.context.work, Path)
+        self.is_on_store = is_remote(run.context.work)
 
     def run(
         self,

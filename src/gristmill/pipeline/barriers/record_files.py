@@ -7,7 +7,6 @@ block. On a store receipts say too where partitions begin: looking it up would b
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +18,10 @@ from gristmill.shards.stored_files import StoredFile
 from gristmill.steps.deduplicate.partitions import sort_by_partition, sort_runs_by_partition
 from gristmill.storage.commit import PendingFile
 from gristmill.storage.files import read_array
-from gristmill.storage.locations import Count  # noqa: TC001  (msgspec looks at the types of fields)
+from gristmill.storage.locations import (
+    Count,
+    is_remote,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -255,7 +257,7 @@ class PartitionWriter(RecordWriter):
     ) -> None:
         super().__init__(stem, suffix)
         self._num_partitions = num_partitions
-        self._notes_bounds = notes_bounds and not isinstance(stem.root, Path)
+        self._notes_bounds = notes_bounds and is_remote(stem.root)
         self._block_bytes = block_bytes
         self._buffer: list[tuple[NDArray[Any], NDArray[Any]]] = []
         self._num_buffered = 0

@@ -13,7 +13,7 @@ from gristmill.report.view.dataset_rows import DatasetRows
 from gristmill.report.view.rows import StepRow
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.stored_files import MANIFEST
-from gristmill.storage.locations import parse_location
+from gristmill.storage.locations import is_remote, parse_location
 
 if TYPE_CHECKING:
     import os
@@ -88,11 +88,11 @@ def open_collections(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Rows]
     files: list[Path] = []
     for path in map(str, paths):
         location = parse_location(path)
-        if isinstance(location, Path) and location.is_file():
-            files.append(location)
-        elif isinstance(location, Path) and not location.is_dir():
+        if not is_remote(location) and location.is_file():
+            files.append(Path(location))
+        elif not is_remote(location) and not location.is_dir():
             raise UsageError(f"there is no file or dataset {path}", help="name the output of a run, or raw files")
-        elif not isinstance(location, Path) and not (location / MANIFEST).exists():
+        elif not (location / MANIFEST).exists():
             raise UsageError(f"there is no dataset {path}", help="raw files are shown from a local disk only")
         else:
             dataset = open_dataset(location)

@@ -30,7 +30,7 @@ from gristmill.pipeline.planning.placement import check_store
 from gristmill.shards.manifest_file import load_manifest
 from gristmill.shards.token_rows import has_image_references
 from gristmill.storage.hub import parse_hub_target
-from gristmill.storage.locations import measure_file, parse_location
+from gristmill.storage.locations import is_remote, measure_file, parse_location
 from gristmill.storage.parallel_files import PreallocatedFiles, UploadedFiles
 from gristmill.storage.urls import HUB, find_protocol
 from gristmill.storage.user_cache import open_staging_folder
@@ -181,8 +181,8 @@ def export(
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
     if not export_format.pads_documents:
         notes += describe_unpadded(manifest)
-    local_files = [file for file in files if isinstance(file, Path)]
-    uploaded = {str(file): measure_file(file) or 0 for file in files if not isinstance(file, Path)}
+    local_files = [] if is_remote(prefix) else [Path(file) for file in files]
+    uploaded = {str(file): measure_file(file) or 0 for file in files} if is_remote(prefix) else {}
     return ExportResult(local_files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan, uploaded)
 
 

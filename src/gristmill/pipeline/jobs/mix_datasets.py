@@ -35,7 +35,6 @@ from gristmill.pipeline.publishing.journal import replace_dataset
 from gristmill.pipeline.publishing.side_files import publish_report
 from gristmill.pipeline.stages.preparation import write_node_check
 from gristmill.pipeline.work_folder import (
-    abort_uploads,
     check_output_folder,
     check_writable,
     is_work_path,
@@ -50,6 +49,7 @@ from gristmill.shards.token_rows import CHATS
 from gristmill.steps.edit_columns import with_source_field
 from gristmill.steps.mix import UNITS
 from gristmill.storage.commit import write_file
+from gristmill.storage.folders import open_folder
 from gristmill.storage.locations import parse_location
 from gristmill.storage.urls import find_protocol
 
@@ -174,7 +174,7 @@ def write_mix(
     with lock_output(target) as held:
         # A mix that was killed before it published may have left shards there, and parts of them.
         remove_work_folder(target)
-        abort_uploads(target, is_work_path)
+        open_folder(target).abort_uploads(is_work_path)
         lanes, index = _write_lanes(sources, selection, target, held.run_id, pool, layout, interleave=interleave)
         options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
         _publish(sources, lanes, index, target, held, {**options, "interleave": interleave})

@@ -22,7 +22,7 @@ from gristmill.readers.source import list_source_files, open_reader, with_detect
 from gristmill.shards.kept_signatures import INDEX, SIGNATURES, KeptShard, KeptSignatures, load_kept_signatures
 from gristmill.steps.deduplicate.deduplicate import AGAINST, Deduplicate
 from gristmill.storage.commit import remove_temporaries, write_file
-from gristmill.storage.locations import list_files_below
+from gristmill.storage.folders import open_folder
 from gristmill.storage.paths import find_files
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def keep_signatures(
     folder, signer, text = plan.output, DocumentSigner(step).name, plan.sources[0].read.text
     index = load_kept_signatures(folder)
     is_known = index is not None and index.signer == signer and index.text == text
-    sizes = dict(list_files_below(folder / SIGNATURES)) if index and is_known else {}
+    sizes = dict(open_folder(folder / SIGNATURES).list_below()) if index and is_known else {}
     known = {
         shard.xxh3: shard
         for shard in (index.shards if index and is_known else ())
@@ -165,6 +165,6 @@ def _remove_others(folder: Location, index: KeptSignatures) -> None:
     """Remove what earlier runs have kept of shards that are gone. Files with other names are not ours."""
     remove_temporaries(folder / SIGNATURES, None)
     names = {file.path for file in index.files()}
-    for name, _ in list(list_files_below(folder / SIGNATURES)):
+    for name, _ in list(open_folder(folder / SIGNATURES).list_below()):
         if f"{SIGNATURES}/{name}" not in names and _OWN_NAME.match(name):
             (folder / SIGNATURES / name).unlink()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from gristmill.core.errors import StalledError
 from gristmill.engine.tasks import Stopwatch
 from gristmill.pipeline.work_folder import STATUS
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from gristmill.engine.job_workers import JobWorkers
@@ -119,7 +119,7 @@ class ProgressWatch:
 
     def _write_beside(self, status: bytes) -> None:
         """Write the status; to a store in a thread, because workers would wait for the scheduler meanwhile."""
-        if isinstance(self._output, Path):
+        if not is_remote(self._output):
             self._write(status)
         elif self._writing is None or not self._writing.is_alive():  # else the store is slow: a later look writes
             self._writing = threading.Thread(target=self._try_to_write, args=(status,), daemon=True)

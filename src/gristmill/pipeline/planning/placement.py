@@ -10,10 +10,8 @@ The stores that a recipe names: their options are checked, and chosen for every 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.errors import UsageError
@@ -26,7 +24,7 @@ from gristmill.pipeline.work_folder import check_writable, has_in_process_marker
 from gristmill.readers.formats import file_format
 from gristmill.readers.read import Read
 from gristmill.storage.codecs import find_codec
-from gristmill.storage.locations import StorePath, parse_location
+from gristmill.storage.locations import is_remote, parse_location
 from gristmill.storage.stores.credentials import check_endpoint, choose_options, name_bucket, parse_options
 from gristmill.storage.urls import OBJECT_STORES, find_protocol, refuse_secrets
 
@@ -137,7 +135,7 @@ def find_unsuitable_input(reads: Iterable[ReadFiles], max_bytes: int) -> str | N
 
 def find_remote_output(output: Location) -> str | None:
     """Find out whether the output is on a store, where no marker would tell of a record that kills."""
-    return "the output is remote" if isinstance(output, StorePath) else None
+    return "the output is remote" if is_remote(output) else None
 
 
 def find_death_in_process(output: Location) -> str | None:
@@ -169,9 +167,7 @@ def check_work_place(recipe: Recipe, backend: str) -> None:
     assert recipe.work is not None
     _check_store(recipe.work, backend)
     work, output = (parse_location(recipe.path(text)) for text in (recipe.work, recipe.output))
-    real_work, real_output = (
-        os.path.realpath(place) if isinstance(place, Path) else str(place) for place in (work, output)
-    )
+    real_work, real_output = str(work.resolve()), str(output.resolve())
     if f"{real_work}/".startswith(f"{real_output}/"):
         raise UsageError(
             f"work: {recipe.work} is {'the output' if real_work == real_output else 'inside the output'}",

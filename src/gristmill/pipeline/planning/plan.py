@@ -40,7 +40,7 @@ from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.pack import Pack
 from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
-from gristmill.storage.locations import StorePath, parse_location
+from gristmill.storage.locations import is_remote, parse_location
 from gristmill.storage.remembered_proofs import use_plan_cache
 from gristmill.text.chats.jinja_environment import are_limits_enforced
 
@@ -177,7 +177,7 @@ class Plan:
     def _expect_barrier_bytes(self, num_bytes: int) -> int:
         """Estimate what a task of the barriers holds, where all sources together have this much text."""
         steps = (stage.global_step for source in self.sources for stage in source.stages)
-        on_store = isinstance(self.work or self.output, StorePath)
+        on_store = is_remote(self.work or self.output)
         needs = [step.expected_barrier_bytes(num_bytes, on_store=on_store) for step in steps if step is not None]
         return max(needs, default=0)
 

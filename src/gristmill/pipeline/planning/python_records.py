@@ -22,11 +22,12 @@ import xxhash
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import PythonRecords
 from gristmill.core.splits import ALL_AS_TRAIN, choose_splits
-from gristmill.pipeline.work_folder import remove_files, spool_path
+from gristmill.pipeline.work_folder import spool_path
 from gristmill.readers.tables.arrow import remove_views, remove_views_from_schema
 from gristmill.readers.texts.json_fields import encode_json_line
 from gristmill.shards.canonical import STREAM_END, canonicalize_schema, stream_block, stream_header
 from gristmill.storage.commit import PendingFile
+from gristmill.storage.folders import open_folder
 from gristmill.storage.listing import keep_in_memory
 from gristmill.storage.locations import path_below
 
@@ -103,7 +104,7 @@ def spool_python_records(recipe: Recipe, output: Location, run_id: str, *, keep:
         yield reads
     finally:
         if not keep:
-            remove_files(output, spooled_paths)
+            open_folder(output).remove(spooled_paths)
 
 
 def _find_python_reads(recipe: Recipe) -> Iterator[tuple[str, Read]]:

@@ -11,8 +11,8 @@ from gristmill.pipeline import work_folder
 from gristmill.pipeline.publishing import journal
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.commit import make_folder
+from gristmill.storage.folders import open_folder
 from gristmill.storage.leases import hold_output
-from gristmill.storage.locations import list_files_below
 from gristmill.storage.lock import LOCK_NAME
 
 if TYPE_CHECKING:
@@ -57,13 +57,15 @@ def clean(folder: Location, *, take_over: bool = False) -> CleanResult:
 
 
 def _measure_intermediate_files(place: Location | None) -> dict[str, int]:
-    return {} if place is None else {str(place / path): num_bytes for path, num_bytes in list_files_below(place)}
+    return (
+        {} if place is None else {str(place / path): num_bytes for path, num_bytes in open_folder(place).list_below()}
+    )
 
 
 def _measure_files(folder: Location) -> dict[str, int]:
     return {
         path: num_bytes
-        for path, num_bytes in list_files_below(folder)
+        for path, num_bytes in open_folder(folder).list_below()
         if path.rpartition("/")[2] != LOCK_NAME and not work_folder.is_lease_path(path)
     }
 

@@ -19,7 +19,7 @@ from gristmill.pipeline.work_folder import is_work_path
 from gristmill.shards.stored_files import LaneIndex, Shard, StoredFile
 from gristmill.shards.token_rows import is_masked
 from gristmill.storage.commit import is_lease_epoch
-from gristmill.storage.listing import KnownFiles
+from gristmill.storage.folders import KnownFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

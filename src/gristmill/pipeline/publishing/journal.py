@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,18 +27,15 @@ from gristmill.pipeline.work_folder import (
     RECEIPTS,
     UNIT_RECEIPTS,
     WORK_FOLDER,
-    abort_uploads,
     is_work_path,
-    remove_files,
     remove_work_folder,
 )
 from gristmill.shards.derived_files import REPORT_PAGE, make_derived_files
 from gristmill.shards.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.stored_files import MANIFEST
-from gristmill.storage.commit import PendingFile, is_lease_epoch, make_folder, sync_folder, write_file
-from gristmill.storage.files import find_version
-from gristmill.storage.listing import KnownFiles
-from gristmill.storage.locations import StoredPath, StorePath, decode_stored, list_files_below, path_below
+from gristmill.storage.commit import PendingFile, is_lease_epoch, write_file
+from gristmill.storage.folders import KnownFiles, open_folder
+from gristmill.storage.locations import StoredPath, decode_stored, path_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -89,14 +85,14 @@ def replace_dataset(
         for line in units:
             receipts.write(line)
         write_file(root / JOURNAL, msgspec.json.encode(journal), run_id)
-        _move_files(root, moves)
+        open_folder(root).move(moves)
         held.check()  # up to here all names were this run's own, and the moves may have taken long
         for path, content in side_files.items():
             write_file(path_below(root, path), content, run_id)
         receipts.commit()
     held.replace_sealed_file(dump_manifest(manifest))
     # Last: a process that has opened the old dataset can read its shards up to here.
-    remove_files(root, journal.stale)
+    open_folder(root).remove(journal.stale)
 
 
 def recover_interrupted_publish(root: Location, run_id: str) -> None:
@@ -110,21 +106,22 @@ def recover_interrupted_publish(root: Location, run_id: str) -> None:
     journal = decode_stored((root / JOURNAL).read_bytes(), PublishJournal, root / JOURNAL)
     manifest = find_manifest(root)
     if manifest is not None and manifest.checksum == journal.manifest:
-        remove_files(root, journal.stale)
+        open_folder(root).remove(journal.stale)
         prune_work_folder(root)
         return
     named = {*manifest_paths(manifest)}
-    if isinstance(root, Path):
+    folder = open_folder(root)
+    if folder.can_rename:
         # A move that was not made yet, or is undone already, has no file in its place.
         moves = [(target, path) for path, target in journal.moves if target not in named]
-        _move_files(root, [(target, path) for target, path in moves if path_below(root, target).exists()])
+        folder.move([(target, path) for target, path in moves if path_below(root, target).exists()])
     old_side_files = make_derived_files(manifest) if manifest is not None else {}
     for path, content in old_side_files.items():
         write_file(path_below(root, path), content, run_id)
     new_side_files = [path for path in journal.side_files if path not in old_side_files]
     # Also folders that are empty now. A run that was replaced may have left a journal: what others published stays.
-    remove_files(
-        root, [path for path in (*(target for _, target in journal.moves), *new_side_files) if path not in named]
+    open_folder(root).remove(
+        [path for path in (*(target for _, target in journal.moves), *new_side_files) if path not in named]
     )
     clear_journal(root)
 
@@ -170,17 +167,14 @@ def check_shards(root: Location, split_files: Iterable[SplitFile]) -> None:
     One of another version may have been copied, so its checksum tells. Cost: a `stat` for each, or the listing of a
     store.
     """
-    listed: dict[str, tuple[int, str]] = {}
-    if isinstance(root, StorePath):
-        store, key = root.open_store()
-        listed = {entry.key[len(key) + 1 :]: (entry.num_bytes, entry.version) for entry in store.list_all(key)}
-    for split_file in split_files:
-        for file, version in zip_longest(split_file.shard_files(), split_file.versions):
-            current = listed.get(file.path) if isinstance(root, StorePath) else find_version(file.below(root))
-            if current is None:
-                raise file.make_work_error(root, "is missing")
-            if current != (file.bytes, version or current[1]) and not file.is_intact(file.below(root)):
-                raise file.make_work_error(root, "was changed after it was written")
+    files = [pair for each in split_files for pair in zip_longest(each.shard_files(), each.versions)]
+    states = open_folder(root).measure(file.path for file, _ in files)
+    for file, version in files:
+        current = states.get(file.path)
+        if current is None:
+            raise file.make_work_error(root, "is missing")
+        if current != (file.bytes, version or current.version) and not file.is_intact(file.below(root)):
+            raise file.make_work_error(root, "was changed after it was written")
 
 
 def remove_orphans(
@@ -196,19 +190,19 @@ def remove_orphans(
     held.check()
     named = {*manifest_paths(manifest)}
     attempts, others = [], set()
-    for path, _ in list_files_below(root):
+    for path, _ in open_folder(root).list_below():
         if other := _OTHER_OUTPUT.match(path):
             others.add(other[0])
         elif _is_left_over(path, held) and path not in named and not is_work_path(path):
             attempts.append(path)
     theirs = tuple(others)
-    remove_files(root, [path for path in attempts if not path.startswith(theirs)])
+    open_folder(root).remove([path for path in attempts if not path.startswith(theirs)])
     if may_have_uploads:
         from gristmill.shards.kept_signatures import SIGNATURES  # noqa: PLC0415  (only after a death)
 
         folders = (f"{WORK_FOLDER}/", f"{SIGNATURES}/")
-        abort_uploads(
-            root, lambda path: path.startswith(folders) or (_is_left_over(path, held) and not path.startswith(theirs))
+        open_folder(root).abort_uploads(
+            lambda path: path.startswith(folders) or (_is_left_over(path, held) and not path.startswith(theirs))
         )
 
 
@@ -229,16 +223,15 @@ def remove_replaced(root: Location, work: Location, run_id: str) -> None:
         return
     used.update(manifest_paths(find_manifest(root)))
     for folder in {root, work}:
-        paths = [path for path, _ in list_files_below(folder)]
+        paths = [path for path, _ in open_folder(folder).list_below()]
         theirs = tuple({other[0] for path in paths if (other := _OTHER_OUTPUT.match(path))})
         left_over = (path for path in paths if ours.fullmatch(path) and path not in used)
-        remove_files(
-            folder,
+        open_folder(folder).remove(
             [
                 path
                 for path in left_over
                 if (is_work_path(path) or _ATTEMPT.search(path)) and not path.startswith(theirs)
-            ],
+            ]
         )
 
 
@@ -246,22 +239,3 @@ def _is_left_over(path: str, held: HeldOutput) -> bool:
     """Tell whether a file was made by this run or an earlier one, by its name."""
     epoch = _ATTEMPT.search(path)
     return epoch is not None and int(epoch[1]) <= int(held.run_id)
-
-
-def _move_files(root: Location, moves: Iterable[tuple[str, str]]) -> None:
-    if isinstance(root, StorePath):
-        # A copy inside the store: of small files only, because the last stage writes shards where they stay.
-        store, key = root.open_store()
-        for source, copy in moves:
-            store.copy(f"{key}/{source}", f"{key}/{copy}")
-        return
-    pairs = [
-        (path_below(root, path), path_below(root, target)) for path, target in moves
-    ]  # all checked before one moves
-    folders = {target.parent for _, target in pairs}
-    for folder in folders:
-        make_folder(folder)
-    for path, target in pairs:
-        path.replace(target)
-    for folder in folders:
-        sync_folder(folder)

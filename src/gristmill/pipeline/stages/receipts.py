@@ -25,7 +25,8 @@ import msgspec
 import xxhash
 
 from gristmill.storage.commit import PendingFile, is_lease_epoch, make_folder, write_file
-from gristmill.storage.locations import list_files_below, open_stored
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import is_remote, open_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -205,7 +206,7 @@ class UploadedReceipts(Receipts):
             return os.dup(file.fileno())
 
     def _load(self) -> None:
-        segments = sorted(path for path, _ in list_files_below(self._folder) if path.endswith(".jsonl"))
+        segments = sorted(path for path, _ in open_folder(self._folder).list_below() if path.endswith(".jsonl"))
         for segment in [
             *([self._path] if self._path.is_file() else []),
             *(self._folder / segment for segment in segments),
@@ -241,6 +242,6 @@ def open_receipts(path: Location, run_id: str, check_lease: Callable[[], object]
     Where several machines can reach it, a run that was replaced may go on for a while, so no two runs may append to one
     file, not even on a file system that could.
     """
-    if isinstance(path, Path) and not is_lease_epoch(run_id):
-        return Receipts(path)
-    return UploadedReceipts(path, run_id, check_lease)
+    if is_remote(path) or is_lease_epoch(run_id):
+        return UploadedReceipts(path, run_id, check_lease)
+    return Receipts(Path(path))

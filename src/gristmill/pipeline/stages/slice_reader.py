@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,7 @@ from gristmill.readers.source import open_reader
 from gristmill.readers.texts.json_lines import is_from_python
 from gristmill.steps.record_functions import quarantine_row
 from gristmill.storage.files import VersionChecks, check_unchanged, compute_file_checksum, find_version
-from gristmill.storage.locations import parse_location
+from gristmill.storage.locations import is_remote, parse_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -122,7 +121,7 @@ class SliceReader:
         """Read a piece that was unpacked before. On a store it would be fetched twice to be hashed."""
         work = self._stage.work
         path = content.file.below(work)
-        if isinstance(path, Path):
+        if not is_remote(path):
             content.read(work)
             yield from self._read_span_cells(span)
             return
@@ -231,7 +230,7 @@ def _check_records_from_python(file: SourceFile) -> None:
     this process. A store tells of changes by versions.
     """
     path = parse_location(file.path)
-    if isinstance(path, Path) and is_from_python(file.path) and compute_file_checksum(path) != file.content:
+    if not is_remote(path) and is_from_python(file.path) and compute_file_checksum(path) != file.content:
         raise DamagedWorkError(
             f"{path}, records from Python as this run has written them, is damaged",
             help="check the disk that holds it; the same command writes it again",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -16,8 +13,7 @@ from gristmill.core.records import KEY, TEXT, TEXT_TYPE
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.planning.units import Span
 from gristmill.readers.source import open_reader
-from gristmill.storage.locations import path_below
-from gristmill.storage.stores.retries import wait_clock
+from gristmill.storage.files import map_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,9 +23,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import SourceFile
     from gristmill.readers.read import Read
     from gristmill.shards.stored_files import StoredFile
-    from gristmill.storage.locations import Location, StorePath
-
-_STREAMS_AT_ONCE = 8
+    from gristmill.storage.locations import Location
 
 
 class StoredRecords(Protocol):
@@ -99,25 +93,14 @@ class StoredInput:
 
 def read_streams(streams: Sequence[StoredInput], root: Location) -> Iterator[Iterable[pa.RecordBatch]]:
     """Read streams that are held in memory together, in order. Of a store they are fetched several at a time."""
-    if isinstance(root, Path):
-        yield from (stream.batches(root) for stream in streams)
-        return
-    with ThreadPoolExecutor(_STREAMS_AT_ONCE) as pool:
-        contents = pool.map(partial(_fetch_stream, root), streams)
-        for stream in streams:
-            with wait_clock.waiting():
-                content = next(contents)
-            wait_clock.count_read(stream.file.path, content.size)
-            stream.file.check_content(root, content)
-            yield _read_batches(pa.BufferReader(content))
-
-
-def _fetch_stream(root: StorePath, stream: StoredInput) -> pa.Buffer:
-    store, key = path_below(root, stream.file.path).open_store()
-    try:
-        return pa.py_buffer(store.read(key))
-    except FileNotFoundError:
-        raise stream.file.make_work_error(root, "is missing") from None
+    contents = map_files([stream.file.below(root) for stream in streams])
+    for stream in streams:
+        try:
+            content = next(contents)
+        except FileNotFoundError:
+            raise stream.file.make_work_error(root, "is missing") from None
+        stream.file.check_content(root, content)
+        yield _read_batches(pa.BufferReader(content))
 
 
 def _read_batches(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from gristmill.pipeline.planning.units import (
 from gristmill.pipeline.stages.join import JoinTask, merge_unjoined
 from gristmill.pipeline.stages.stage_context import SliceResult, SliceTask, measure_input
 from gristmill.pipeline.work_folder import work_path
-from gristmill.storage.locations import StorePath
+from gristmill.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -100,7 +100,7 @@ class CutChooser:
     ) -> None:
         self._slice_bytes = slice_bytes
         self._layout = stage.layout
-        self._has_unit_for_each = isinstance(stage.root, StorePath) and num_units >= num_workers
+        self._has_unit_for_each = is_remote(stage.root) and num_units >= num_workers
         self._must_join = {name: source.output.needs_join(2) for name, source in stage.sources.items()}
         self._num_workers = num_workers
         self._cuts_cells = {

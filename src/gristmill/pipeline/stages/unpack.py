@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,7 +30,7 @@ from gristmill.shards.stored_files import StoredFile, StoredRange
 from gristmill.storage.codecs import find_codec
 from gristmill.storage.commit import PendingFile, write_file
 from gristmill.storage.files import map_file, read_version
-from gristmill.storage.locations import Count, relative_name
+from gristmill.storage.locations import Count, is_remote, relative_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,13 +261,13 @@ def _describe_file(file: PendingFile, stage: StageContext) -> StoredFile:
 def _hash_range(stage: StageContext, file: StoredFile, start: int, stop: int) -> StoredRange:
     """Describe a range of a file that was just written. On a store the version of the file tells more cheaply."""
     path = file.below(stage.work)
-    checksum = xxhash.xxh3_64_intdigest(map_file(path, start, stop - start)) if isinstance(path, Path) else 0
+    checksum = 0 if is_remote(path) else xxhash.xxh3_64_intdigest(map_file(path, start, stop - start))
     return StoredRange(file=file, start=start, num_bytes=stop - start, checksum=checksum)
 
 
 def _find_version(file: PendingFile) -> str:
     """Find the version of a file that was just written on a store; a local file has its checksum."""
-    return "" if isinstance(file.path, Path) else read_version(str(file.path))[1]
+    return read_version(str(file.path))[1] if is_remote(file.path) else ""
 
 
 def _unpack_tar(path: str, plain: PendingFile, context: Context) -> StreamDamage | None:

@@ -7,7 +7,6 @@ folder; its barrier in the pipeline applies them to a corpus that is larger than
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import msgspec
@@ -30,7 +29,8 @@ from gristmill.steps.column_names import require_column
 from gristmill.steps.deduplicate.partitions import expect_partition_memory
 from gristmill.steps.deduplicate.pieces import COLUMN, LINES, PARAGRAPHS, SUBSTRING
 from gristmill.steps.edit_columns import require_content
-from gristmill.storage.locations import list_files_below, parse_location
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import parse_location
 from gristmill.storage.paths import find_files
 from gristmill.storage.urls import OBJECT_STORES, find_protocol
 from gristmill.text.minhash import MinHash
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-    from gristmill.storage.locations import Location
 
 
 DUPLICATE = "duplicate"
@@ -429,20 +427,18 @@ def find_kept_folders(patterns: str | Sequence[str], base: str) -> list[str]:
     protocols = {find_protocol(name) for name in names}
     if len(protocols) > 1 or not protocols <= _KEEPING:
         return []
-    folders = [_find_folder(name, base) for name in names]
+    folders = [parse_location(name, base).absolute() for name in names]
     return [str(folder) for folder in folders] if all((folder / INDEX).is_file() for folder in folders) else []
-
-
-def _find_folder(name: str, base: str) -> Location:
-    folder = parse_location(name)
-    return Path(base, folder).absolute() if isinstance(folder, Path) else folder
 
 
 def has_lost_shards(folders: Sequence[str]) -> bool:
     """Whether shards that were signed are no longer there."""
     for folder in map(parse_location, folders):
         index = load_kept_signatures(folder)
-        if index is not None and not {shard.path for shard in index.shards} <= dict(list_files_below(folder)).keys():
+        if (
+            index is not None
+            and not {shard.path for shard in index.shards} <= dict(open_folder(folder).list_below()).keys()
+        ):
             return True
     return False
 

@@ -24,7 +24,7 @@ from gristmill.shards.manifest import Manifest
 from gristmill.shards.stored_files import MANIFEST, Schema
 from gristmill.shards.token_rows import CHATS, TOKENS
 from gristmill.storage.files import open_stream_source
-from gristmill.storage.locations import list_names, parse_location
+from gristmill.storage.locations import is_remote, list_names, parse_location
 from gristmill.storage.paths import find_files
 from gristmill.stream.lanes.table_blocks import (
     ForeignDataset,
@@ -178,6 +178,6 @@ def names_images(path: str) -> bool:
 
 def _is_ours(folder: Location) -> bool:
     """Whether a folder is a dataset of Gristmill, a split of one, or the output of a run that has not ended."""
-    if (folder / MANIFEST).is_file() or (isinstance(folder, Path) and (folder.parent / MANIFEST).is_file()):
+    if (folder / MANIFEST).is_file() or (not is_remote(folder) and (folder.parent / MANIFEST).is_file()):
         return True
     return any(name.startswith(".gristmill") for name in list_names(folder))

@@ -26,7 +26,7 @@ from gristmill.core.media import find_member, list_byte_columns
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.block_index import LaneBlocks, read_blocks
 from gristmill.shards.manifest_file import load_manifest
-from gristmill.storage.locations import StorePath, parse_location
+from gristmill.storage.locations import is_remote, parse_location
 from gristmill.storage.user_cache import BlockCache
 from gristmill.stream.lanes.foreign_tables import describe_tables, names_images, names_tables
 from gristmill.stream.lanes.foreign_tars import describe_images, describe_samples, names_lines, names_tars
@@ -208,11 +208,6 @@ def hash_content(datasets: Iterable[StreamDataset]) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
 
 
-def is_remote(path: str) -> bool:
-    """Whether a dataset is on a store."""
-    return isinstance(parse_location(path), StorePath)
-
-
 def _open(name: str, path: str, arguments: StreamArguments, *, weighted: bool, has_blocks: bool) -> StreamDataset:
     foreign: ForeignDataset | None = None
     if names_tars(path) or names_lines(path):
@@ -307,7 +302,7 @@ def _list_shards(
     """List the shards with rows of each chosen source."""
     shards: dict[str, list[RowShard]] = {source: [] for source in sources}
     location = parse_location(folder)
-    root = location.absolute() if isinstance(location, Path) else location
+    root = location.absolute()
     schema = manifest.schema.to_arrow()
     is_indexed = has_blocks and foreign is None
     lanes = {source: read_blocks(root, manifest, split, source) for source in sources} if is_indexed else {}

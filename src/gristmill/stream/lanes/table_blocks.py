@@ -32,8 +32,8 @@ from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.shards.stored_files import Shard
 from gristmill.shards.token_rows import LENGTHS
 from gristmill.storage.commit import make_folder, write_file
-from gristmill.storage.files import check_unchanged
-from gristmill.storage.locations import StorePath, parse_location
+from gristmill.storage.files import check_unchanged, read_range
+from gristmill.storage.locations import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -219,7 +219,7 @@ def _open_parquet(path: str, num_bytes: int, version: str, footer: pq.FileMetaDa
 
 
 class _RangeFile(io.RawIOBase):
-    """A file that is read by ranges of one version: all that a forked worker can do with a store."""
+    """A file that is read by ranges of one version: a request for each, and nothing is read ahead."""
 
     def __init__(self, path: str, num_bytes: int, version: str) -> None:
         super().__init__()
@@ -254,14 +254,9 @@ class _RangeFile(io.RawIOBase):
         return len(data)
 
     def read_range(self, start: int, stop: int) -> bytes:
-        location = parse_location(self._path)
-        if isinstance(location, StorePath):
-            store, key = location.open_store()
-            return bytes(store.read(key, start, stop, version=self._version))
-        check_unchanged(self._path, self._num_bytes, self._version)
-        with location.open("rb") as file:
-            file.seek(start)
-            return file.read(stop - start)
+        if not is_remote(self._path):  # a store compares the version itself
+            check_unchanged(self._path, self._num_bytes, self._version)
+        return read_range(self._path, start, stop, self._version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from gristmill.core.records import IMAGES
 from gristmill.shards.block_index import holds_token_rows
 from gristmill.shards.canonical import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.storage.locations import StorePath, parse_location
+from gristmill.storage.files import read_range
 from gristmill.storage.user_cache import name_block
 from gristmill.stream.lanes.table_blocks import convert_block
 from gristmill.stream.mapped_memory import map_descriptor, map_range, memory
@@ -252,11 +252,8 @@ class BlockReader:
 
 
 def _fetch(url: str, start: int, stop: int, version: str) -> bytes:
-    location = parse_location(url)
-    assert isinstance(location, StorePath)
-    store, key = location.open_store()
     try:
-        data = store.read(key, start, stop, version=version)
+        data = read_range(url, start, stop, version)
     except FileNotFoundError as error:
         raise DamagedDatasetError("the store no longer has this object") from error
     if len(data) != stop - start:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError
 from gristmill.core.media import IMAGE, LABEL, make_key
@@ -34,7 +33,7 @@ from gristmill.stream.rows.block_reader import BlockReader
 from gristmill.stream.rows.row_table import StoredTable, check_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -255,21 +254,10 @@ def _read_starts(shard: RowShard) -> NDArray[np.int64]:
         raise ValueError("it has no index: it was not written as samples")
     sizes = [
         batch.column(SAMPLE_BYTES).to_numpy(zero_copy_only=False)
-        for batch in _read_side_file(shard.origins)
+        for batch in read_mapped_batches(parse_location(shard.origins), ORIGINS_SCHEMA)
         if SAMPLE_BYTES in batch.schema.names
     ]
     starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes), dtype=np.int64)]) if sizes else np.zeros(1, np.int64)
     if len(starts) != shard.rows + 1 or starts[-1] > shard.bytes:
         raise ValueError(f"its index has {len(starts) - 1} samples, not {shard.rows}")
     return starts
-
-
-def _read_side_file(path: str) -> Iterator[pa.RecordBatch]:
-    location = parse_location(path)
-    if isinstance(location, Path):
-        yield from read_mapped_batches(location, ORIGINS_SCHEMA)
-        return
-    with pa.ipc.open_stream(pa.BufferReader(location.read_bytes())) as stream:  # all that a forked worker can do
-        for batch in stream:
-            batch.validate(full=True)
-            yield batch

@@ -25,7 +25,8 @@ from gristmill.shards.formats.base import KeyedEncoder, SampleEncoder, has_sampl
 from gristmill.shards.stored_files import StoredFile, StoredRange
 from gristmill.shards.token_rows import LENGTHS, is_masked, num_tokens, num_trained_tokens
 from gristmill.storage.commit import PendingFile, is_lease_epoch
-from gristmill.storage.locations import Count, StoredName, StorePath
+from gristmill.storage.folders import open_folder
+from gristmill.storage.locations import Count, StoredName  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,9 +160,10 @@ def open_stem(root: Location, stem: str, run_id: str, *, syncs: bool = True, sou
     Where several machines can reach the folder, every attempt has separate names: a worker that is believed dead may
     still write, but never to a file that a receipt names.
     """
-    if is_lease_epoch(run_id) or isinstance(root, StorePath):
+    folder = open_folder(root)
+    if is_lease_epoch(run_id) or folder.is_remote:
         stem = f"{stem}-{run_id}-{secrets.token_hex(4)}"
-    return OutputStem(root, stem, run_id, syncs, source if isinstance(root, StorePath) else None)
+    return OutputStem(root, stem, run_id, syncs, None if folder.can_rename else source)
 
 
 class SplitFileWriter:
