@@ -42,7 +42,7 @@ if __name__ == "__main__":
     dataset = TorchDataset(Stream(output, seed=7, shuffle={"blocks": 16}, cache="cache"), batch_size=4)
     if "stream" in saved:
         dataset.load_state_dict(saved["stream"])
-    batches = iter(DataLoader(dataset, batch_size=None, num_workers=2))
+    batches = iter(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn"))
     for step in range(saved["step"] + 1, last_step + 1):
         batch = next(batches)
         print(step, batch.first_row, batch["input_ids"].sum().item(), flush=True)  # train here

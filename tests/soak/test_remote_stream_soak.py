@@ -82,7 +82,7 @@ def test_every_row_once_from_world_7_to_5(s3, tmp_path, monkeypatch, num_rows, s
                 dataset = TorchDataset(stream, per_rank, rank=rank, world_size=world_size)
                 if state is not None:
                     dataset.load_state_dict(state)
-                loader = DataLoader(dataset, batch_size=None, num_workers=3, multiprocessing_context="fork")
+                loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
                 iterators.append((dataset, iter(loader)))
             for _ in range(num_steps):
                 step = [next(iterator, None) for _, iterator in iterators]

@@ -1,6 +1,7 @@
 """Stores that cannot be reached, that refuse, and whose connections break: asked again, or one line with what to do."""
 
 import io
+import multiprocessing
 import pickle
 import socket
 import threading
@@ -37,6 +38,58 @@ from gristmill.storage.stores.retries import TRIES, TRIES_UNREACHED, ask_store
 pytest.importorskip("obstore")
 moto_server = pytest.importorskip("moto.server")
 CONTENT = bytes(range(256)) * 40_000
+
+
+@pytest.fixture
+def forked():
+    """Calls a function in a forked process, and returns the text of its error."""
+
+    def call(function):
+        def answer():
+            try:
+                sender.send(str(function()))
+            except BaseException as error:
+                sender.send(f"{type(error).__name__}: {error} {getattr(error, 'help', '')}")
+
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(target=answer)
+        process.start()
+        try:
+            assert receiver.poll(60), "the forked process waits forever"
+            return receiver.recv()
+        finally:
+            process.kill()
+            process.join()
+
+    return call
+
+
+@pytest.mark.parametrize("protocol", ["s3", "gs", "az", "hf", "https"])
+def test_a_forked_process_is_refused_by_every_store_alike(protocol, forked):
+    ask_store("s3://bucket/file", lambda: 1)
+    error = forked(lambda: ask_store(f"{protocol}://bucket/file", lambda: 1))
+    assert error.startswith(f"UsageError: {protocol}://bucket/file cannot be used in a forked process")
+    assert 'multiprocessing_context="spawn"' in error
+    assert forked(lambda: ask_store("memory://bucket/file", lambda: 1)) == "1"
+
+
+def test_every_request_of_a_forked_process_is_refused(s3, forked):
+    store, key = open_store(f"{s3.url}/file")
+    store.put(key, b"content")
+    requests = [
+        lambda: store.read(key),
+        lambda: store.head(key),
+        lambda: store.open(key).read(),
+        lambda: list(store.list_all("")),
+        lambda: list(store.list_folder("")),
+        lambda: store.put(key, b"new"),
+        lambda: store.put_stream(key, iter([b"new"])),
+        lambda: store.delete([key]),
+        lambda: open_store(f"{s3.url}/other")[0].read(key),
+    ]
+    for request in requests:
+        assert "cannot be used in a forked process" in forked(request)
+    assert store.read(key) == b"content"
 
 
 @pytest.fixture(autouse=True)

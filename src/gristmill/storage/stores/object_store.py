@@ -7,9 +7,8 @@ Listings come a thousand names at a time and are never held as a whole.
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
@@ -43,8 +42,6 @@ _NO_BUCKET = ("<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>")
 _PAGE_OBJECTS = 1000
 _AFTER_FOLDER = "/\U0010ffff"
 """Follows all names in a folder, in the order in which stores list."""
-_process: int | None = None
-"""The process that has used obstore: a forked one would wait for its threads forever."""
 _CONNECTION, _SILENCE, _LONGEST_REQUEST = timedelta(seconds=10), timedelta(seconds=60), timedelta(minutes=10)
 """How long a connection may take, an answer without a byte of it coming, and a request as a whole. Eight parts of two
 workers, 128 MiB, take a minute where 18 Mbit/s go out, so a minute for a request would be too short for an upload."""
@@ -67,15 +64,11 @@ class ObjectStore:
         return self._root + key
 
     def head(self, key: str) -> StoredObject:
-        if self._is_forked:
-            return cast("StoredObject", self._ask(key, partial(self._head_after_fork, key)))
         return _to_object(self._ask(key, lambda: self._library.head(self._handle, key)))
 
     def read(self, key: str, start: int = 0, stop: int | None = None, *, version: str = "") -> bytes:
         if stop is not None and stop <= start:
             return b""
-        if self._is_forked:
-            return cast("bytes", self._ask(key, partial(self._read_after_fork, key, start, stop, version)))
         options: dict[str, Any] = {"if_match": f'"{version}"'} if version else {}
         if stop is not None:
             options["range"] = (start, stop)
@@ -92,11 +85,10 @@ class ObjectStore:
 
     def read_first(self, key: str, start: int, stop: int) -> tuple[bytes, StoredObject]:
         """Read a range, with the size and version of the object; nothing, if the object ends before it."""
-        if not self._is_forked:
-            try:
-                return self._get(key, {"range": (start, stop)})
-            except StoreRefusedError:  # stores refuse a range after the end
-                pass
+        try:
+            return self._get(key, {"range": (start, stop)})
+        except StoreRefusedError:  # stores refuse a range after the end
+            pass
         stored = self.head(key)
         return self.read(key, start, min(stop, stored.num_bytes), version=stored.version), stored
 
@@ -195,41 +187,11 @@ class ObjectStore:
         """Whether a listing can begin after a name. Azure ignores where obstore asks it to begin."""
         return self._protocol != "az"
 
-    @property
-    def _is_forked(self) -> bool:
-        """Whether this process was forked from one that used obstore, whose threads it does not have."""
-        return _process not in (None, os.getpid())
-
-    def _read_after_fork(self, key: str, start: int, stop: int | None, version: str) -> bytes:
-        """Read a range in a forked process, as workers of a DataLoader are, with botocore."""
-        options = {"IfMatch": f'"{version}"'} if version else {}
-        if start or stop is not None:
-            options["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-        data: bytes = self._open_fork_client().get_object(Bucket=self._bucket, Key=key, **options)["Body"].read()
-        return data
-
-    def _head_after_fork(self, key: str) -> StoredObject:
-        answer = self._open_fork_client().head_object(Bucket=self._bucket, Key=key)
-        return StoredObject(key, int(answer["ContentLength"]), str(answer["ETag"]).strip('"'))
-
-    def _open_fork_client(self) -> Any:
-        if self._protocol not in ("s3", "s3a"):
-            raise self._make_fork_error("read")
-        return _open_client_of(self._options, os.getpid())
-
-    def _make_fork_error(self, verb: str) -> UsageError:
-        return UsageError(
-            f"{self._root} cannot be {verb} in a forked process: the threads of its client exist in the parent only",
-            help='start workers with multiprocessing_context="spawn"',
-        )
-
     def _list_after(self, prefix: str, offset: str) -> Iterator[StoredObject]:
         """Iterate over the objects whose keys follow `offset`; a listing that breaks off is resumed.
 
         Where a store cannot begin at an offset, obstore asks again for the page that broke off.
         """
-        if self._is_forked:
-            raise self._make_fork_error("listed")
         pages: Iterator[list[dict[str, Any]]] | None = None
         handle, tries = (self._handle, TRIES) if self._lists_from_offset else (self._retrying_handle, 1)
 
@@ -288,7 +250,6 @@ class ObjectStore:
 
     @cached_property
     def _library(self) -> Any:
-        global _process  # noqa: PLW0603  (of the library: it has one set of threads)
         try:
             import obstore  # noqa: PLC0415  (local files need none of it)
             import obstore.exceptions  # noqa: PLC0415
@@ -297,8 +258,6 @@ class ObjectStore:
                 f"{self._root}: {self._protocol}:// needs a package: {error}",
                 help=f"install gristmill[{_EXTRAS[self._protocol]}]",
             ) from error
-        # A forked process that opens another bucket still has none of the threads.
-        _process = os.getpid() if _process is None else _process
         return obstore
 
     @cached_property
@@ -349,11 +308,6 @@ class _ObjectRanges:
         if self._stored != stored:
             raise make_changed_error(self._store.url(self._key))
         return stored
-
-
-@lru_cache(maxsize=8)
-def _open_client_of(options: StorageOptions, process: int) -> Any:  # noqa: ARG001  (a client for each process)
-    return open_s3_client(options)
 
 
 def _to_object(entry: Mapping[str, Any]) -> StoredObject:

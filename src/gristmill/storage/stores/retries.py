@@ -15,6 +15,7 @@ and how much it has read, for the summary of a run.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import re
 import socket
@@ -88,6 +89,8 @@ _EXPIRED = "ExpiredToken"
 T = TypeVar("T")
 
 _log = logging.getLogger("gristmill")
+_process: int | None = None
+"""The process that has made the first request to a store."""
 
 
 def ask_store(url: str, request: Callable[[], T], tries: int = TRIES, *, has_answered: bool = False) -> T:
@@ -96,10 +99,12 @@ def ask_store(url: str, request: Callable[[], T], tries: int = TRIES, *, has_ans
     With `has_answered` the store is known to exist: not to reach it is a passing fault, like a reset.
 
     Raises:
+        UsageError: This process was forked from one that has used a store.
         FileNotFoundError: There is no such file, folder or bucket.
         StoreRefusedError: The credentials are missing or insufficient.
         RemoteStoreError: The store cannot be reached, or does not answer.
     """
+    _refuse_in_fork(url)
     wait = FIRST_WAIT_SECONDS
     for attempt in range(1, tries + 1):
         try:
@@ -125,6 +130,20 @@ def ask_store(url: str, request: Callable[[], T], tries: int = TRIES, *, has_ans
         time.sleep(pause)
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _refuse_in_fork(url: str) -> None:
+    """Refuse a request of a forked process: the threads of all clients are in its parent, and it would wait forever."""
+    global _process  # noqa: PLW0603  (one process has one set of threads)
+    if find_protocol(url) == "memory":  # no client
+        return
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        raise UsageError(
+            f"{redact(url)} cannot be used in a forked process: clients of stores work in its parent only",
+            help='start workers with multiprocessing_context="spawn", as in DataLoader(dataset, '
+            'multiprocessing_context="spawn")',
+        )
 
 
 def make_changed_error(url: str) -> SourceChangedError:

@@ -177,7 +177,10 @@ def make_loader(stream: Stream, batch_size: int, num_workers: int) -> tuple[str,
     if not num_workers:
         return "TorchLoader, 1 thread", TorchLoader(stream, batch_size, rank=0, world_size=1, num_threads=1)
     dataset = TorchDataset(stream, batch_size, rank=0, world_size=1)
-    loader: Iterable[Batch] = DataLoader(dataset, batch_size=None, num_workers=num_workers)
+    method = _choose_start_method(stream, num_workers)
+    loader: Iterable[Batch] = DataLoader(
+        dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=method
+    )
     return f"DataLoader, {num_workers} workers", loader
 
 
@@ -191,10 +194,16 @@ def run_loader_workers(
         dataset.load_state_dict(state)
         with warnings.catch_warnings():  # having more workers than cores is intended, and no thread is running
             warnings.simplefilter("ignore")
-            # A worker that is not forked imports torch again, which takes seconds.
-            method = "fork" if run.num_workers and sys.platform == "linux" else None
+            method = _choose_start_method(stream, run.num_workers)
             loader = DataLoader(dataset, batch_size=None, num_workers=run.num_workers, multiprocessing_context=method)
             batches = list(itertools.islice(loader, steps))
         ranks.append([(batch, dataset.state_after(batch)) for batch in batches])
     for step in zip(*ranks, strict=True):
         yield from step
+
+
+def _choose_start_method(stream: Stream, num_workers: int) -> str | None:
+    """Choose how worker processes start: forked where possible, because any other imports torch again (seconds)."""
+    if not num_workers or sys.platform != "linux":
+        return None
+    return "spawn" if stream.reader.is_remote else "fork"  # a fork has no clients of stores
