@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 import uuid
@@ -44,6 +45,9 @@ settings.load_profile("any-speed")
 # No test cuts the power, so none can see whether a disk has what was written; a run syncs forty times. That it does,
 # and in which order, is watched from outside (`faults/test_sync_order.py`), and where tests put their own in its place.
 os.fsync = os.fstat  # fails for what is not open, too
+
+# A script that starts the tests in its background lets them ignore Ctrl-C, and so all commands that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test may depend on what an earlier one has found out. Those of the cache itself use a folder of their own.
 os.environ["GRISTMILL_PLAN_CACHE"] = "off"
