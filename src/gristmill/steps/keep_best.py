@@ -159,22 +159,22 @@ class Cap(GlobalStep, tag="cap", frozen=True, kw_only=True):
             )
 
     def columns_needed(self) -> tuple[str, ...]:
-        return (() if self.by == HOST else (self.by,)) + (() if self.score is None else (self.score,))
+        return (self._column, *(() if self.score is None else (self.score,)))
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        require_column("cap", self._find_column(schema), schema)
+        require_column("cap", self._column, schema)
         if self.score is not None:
             _require_numbers("cap", self.score, schema)
         return schema
 
-    def _find_column(self, schema: pa.Schema) -> str:
-        return "url" if self.by == HOST and HOST not in schema.names else self.by
+    @property
+    def _column(self) -> str:
+        return "url" if self.by == HOST else self.by
 
     def find_groups(self, batch: pa.RecordBatch, source: str) -> NDArray[np.uint64]:  # noqa: ARG002
         """Find the group of each document; 0: it has none."""
-        column = self._find_column(batch.schema)
-        values = batch.column(column).cast(pa.string())
-        if column != self.by:
+        values = batch.column(self._column).cast(pa.string())
+        if self.by == HOST:
             values = pc.utf8_lower(pc.struct_field(pc.extract_regex(values, _HOST), "host"))
         groups = hash_texts(0, "cap", values) | np.uint64(1)
         groups[values.is_null().to_numpy(zero_copy_only=False)] = 0

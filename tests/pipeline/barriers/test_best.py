@@ -116,7 +116,7 @@ def folder(tmp_path):
 
 
 def build(folder, *chosen, output="out", **options):
-    sources = {name: steps.Read(read=f"{name}-*.jsonl", columns=["url", "score"]) for name in ("web", "code")}
+    sources = {name: steps.Read(read=f"{name}-*.jsonl") for name in ("web", "code")}
     recipe = gm.Recipe(sources=sources, steps=[*chosen, steps.Write(format="jsonl")], output=output, folder=str(folder))
     result = run_recipe(recipe, RunOptions(**{"backend": "serial", "progress": False, **options}))
     assert verify(folder / output)
