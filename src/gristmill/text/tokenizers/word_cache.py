@@ -49,7 +49,7 @@ _NEVER_IN_TEXT = b"\xff"
 
 
 class CacheSizes(msgspec.Struct, frozen=True):
-    """How much a cache of words holds, and how much text is cut at once."""
+    """The sizes of a cache of words, and of the text that is cut at once."""
 
     num_words: int = 1 << 17
     pool_bytes: int = 2 << 20
