@@ -293,7 +293,7 @@ def get_text(described: dict[str, Any], name: str) -> str | None:
     if isinstance(value, msgspec.Raw):
         try:
             value = msgspec.json.decode(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
     return value if isinstance(value, str) else None
 

@@ -64,7 +64,7 @@ def load_kept_signatures(folder: Location) -> KeptSignatures | None:
         return msgspec.json.decode(read_stored(folder / INDEX), type=KeptSignatures)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise DamagedDatasetError(
             f"{folder / INDEX} cannot be read: {error}",
             help=f"remove {folder / SIGNATURES}, and run the recipe of the dataset again: it signs its documents again",

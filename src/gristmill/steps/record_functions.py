@@ -201,7 +201,11 @@ def decode_record(line: bytes) -> dict[str, Any] | RefusedRecord:
     """Decode one line of JSON; a line that is no record comes back as the reason."""
     try:
         record = decode_json(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # in a part that the reader did not parse
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:  # in a part that the reader did not parse
         return RefusedRecord("invalid_json", str(error))
     return (
         record if isinstance(record, dict) else RefusedRecord("not_an_object", f"the record is {type(record).__name__}")

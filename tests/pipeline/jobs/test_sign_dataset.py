@@ -346,3 +346,10 @@ def test_signatures_on_a_store(s3, tmp_path, monkeypatch):
         hashes.add(result.manifest.dataset_hash)
     assert len(hashes) == 1
     assert len(copied) == 2 * len(index.shards)
+
+
+def test_an_index_that_nests_too_deeply_is_damage(tmp_path):
+    (tmp_path / "signatures").mkdir()
+    (tmp_path / "signatures" / "index.json").write_text('{"files": ' + '{"a":' * 20_000)
+    with pytest.raises(DamagedDatasetError, match=r"index\.json"):
+        load_kept_signatures(tmp_path)

@@ -188,7 +188,7 @@ def read_replay(path: Path) -> Iterator[RunStatus]:
                 return  # it is being written
             try:
                 event = decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise UsageError(
                     f"{path}, line {number} is no event: {error}", help="name the file that --events wrote"
                 ) from error

@@ -162,7 +162,7 @@ def _decode_receipt(line: bytes) -> Receipt | None:
     """Decode a line; None if it is damaged."""
     try:
         receipt = msgspec.json.decode(line, type=Receipt)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return receipt if receipt.checksum == _compute_checksum(receipt.fingerprint, receipt.result) else None
 

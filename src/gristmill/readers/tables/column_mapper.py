@@ -296,7 +296,7 @@ def _merge_objects(earlier: str | None, other: dict[str, Any]) -> dict[str, Any]
     fields: dict[str, Any]
     try:
         fields = msgspec.json.decode(earlier, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         fields = {OTHER_FIELDS: earlier}
     if fields.keys() & other.keys():
         return {OTHER_FIELDS: msgspec.Raw(earlier.encode()), **other}

@@ -303,5 +303,5 @@ def _load(file: ListedFile, kind: type[_Described]) -> _Described:
         data = stream.read()
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{file.path}: not written by save_to_disk: {error}") from error

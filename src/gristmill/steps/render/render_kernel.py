@@ -222,7 +222,7 @@ class PlainChatDecoder:
             return None
         try:
             messages = self._decoder.decode(line).messages
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._num_misses += 1
             if self._num_misses > _MAX_MISSES:
                 self._decoder = None

@@ -164,7 +164,7 @@ def _read_config(files: TokenizerFiles | None) -> dict[str, Any]:
 def _read_json_object(path: Path) -> dict[str, Any]:
     try:
         decoded: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not a JSON object: {error}", help="fix it, or download it again") from error
     return decoded
 

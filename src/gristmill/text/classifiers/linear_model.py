@@ -120,7 +120,7 @@ def parse_model(content: bytes, path: str) -> LinearModel:
     line, _, data = content[len(MAGIC) :].partition(b"\n")
     try:
         head = msgspec.json.decode(line, type=_ModelHead)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}", help="train it again, or copy it again") from error
     is_whole = 1 <= head.bits <= _MAX_BITS and len(data) == 4 << head.bits
     if not is_whole or xxhash.xxh3_64_hexdigest(data) != head.xxh3 or not math.isfinite(head.bias):

@@ -279,7 +279,7 @@ def load_decoder(files: TokenizerFiles) -> TextDecoder:
     """Load what decodes ids as the reference does: the vocabulary of a byte-level tokenizer, else the reference."""
     try:
         tokenizer = msgspec.json.decode(files.read(), type=_DecodingFile)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return load_engine(files)  # it says what is wrong
     vocab = tokenizer.model.vocab
     if tokenizer.decoder is None or tokenizer.decoder.type != "ByteLevel" or not isinstance(vocab, dict):
