@@ -90,6 +90,12 @@ def test_another_name_for_the_text(user):
     assert len(dataset) == 100
 
 
+def test_a_text_of_several_fields(user):
+    user.save("data/a.jsonl", [{"title": document["id"], "body": document["text"]} for document in DOCUMENTS])
+    dataset = user.run('sources: {web: {read: data/*.jsonl, text: "{title}\\n\\n{body}"}}\noutput: out\n')
+    assert dataset[0]["text"] == f"d0\n\n{DOCUMENTS[0]['text']}"
+
+
 def test_parquet_of_the_hub_with_splits(user):
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -159,6 +165,16 @@ def test_an_added_file_and_a_changed_threshold(user):
     user.save("recipe.yaml", recipe.format(62))
     user.gristmill("run", "recipe.yaml", "--update")
     assert len(gm.open_dataset(user.folder / "out")) == sum(len(document["text"]) >= 62 for document in DOCUMENTS)
+
+
+def test_a_validation_file(user):
+    user.save("data/train.jsonl", DOCUMENTS[:90])
+    user.save("data/val.jsonl", DOCUMENTS[90:])
+    dataset = user.run("sources: {web: {read: {train: data/train*.jsonl, validation: data/val.jsonl}}}\noutput: out\n")
+    assert {split: files["web"][0].rows for split, files in dataset.manifest.splits.items()} == {
+        "train": 90,
+        "validation": 10,
+    }
 
 
 def test_two_epochs_of_one_source(user):
