@@ -83,7 +83,6 @@ def test_any_partitions_keep_what_a_sort_of_everything_keeps(units, num_partitio
     cuts = choose_cuts(samples, starts, num_partitions)
     scattered = [np.empty(0, RANKED) for _ in range(len(cuts) + 1)]
     for number, ranked in enumerate(files):
-        read = Partition(Part(0), {"ranked": Arrays([ranked.copy()])})
         read = Partition(Part(number), {"ranked": Arrays([np.empty(0, RANKED)] * number + [ranked.copy()])})
         records, partitions = scatter_ranked(cuts, starts, read)["ranked"]
         for place in range(len(scattered)):
