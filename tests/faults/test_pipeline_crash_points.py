@@ -97,7 +97,7 @@ def prepare():
     if before.exists():
         shutil.copytree(before, out)
 
-SIDE_FILES = ("dataset_dict.json", "state.json", "dataset_info.json", "report.json")
+SIDE_FILES = ("README.md", "dataset_dict.json", "state.json", "dataset_info.json", "report.json")
 options = {}
 if change:
     other = kind if kind in ("barriers", "tokens") else "jsonl"

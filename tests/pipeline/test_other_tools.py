@@ -50,6 +50,21 @@ def test_datasets(made):
     assert {row["id"]: row["text"] for row in rows} == EXPECTED
 
 
+@pytest.mark.parametrize("made", ["jsonl", "parquet", "arrow", "webdataset"], indirect=True)
+@pytest.mark.filterwarnings("ignore")
+def test_load_dataset_reads_the_card(made, tmp_path):
+    import datasets
+
+    loaded = datasets.load_dataset(str(made), cache_dir=str(tmp_path / "cache"))
+    assert {name: len(split) for name, split in loaded.items()} == {
+        name: len(open_dataset(made).split(name)) for name in ("train", "validation")
+    }
+    rows = [row for split in loaded.values() for row in split]
+    if "txt" in rows[0]:  # the members of a tar are columns
+        rows = [{"text": row["txt"], **row["json"]} for row in rows]
+    assert {row["id"]: row["text"] for row in rows} == EXPECTED
+
+
 @pytest.mark.parametrize("made", ["arrow"], indirect=True)
 def test_arrow_and_polars(made):
     found = {}

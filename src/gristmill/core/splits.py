@@ -26,6 +26,7 @@ FOLDER_SPLITS |= dict.fromkeys(("test", "testing", "eval"), "test")
 
 # Names next to the folders of splits in a dataset.
 _RESERVED_NAMES = (
+    "README.md",
     "dataset_dict.json",
     "dropped",
     "manifest.json",

@@ -3,12 +3,14 @@
 `report.json` says what went in, what each step left, and what came out. What has to be read from the shards, and what
 was measured, is added by `gristmill.report`; `docs/reference/report.schema.json` describes the keys of both parts.
 
-The others make `datasets.load_from_disk(folder)` work on Arrow shards as they are. `dataset_info.json` names no
+`README.md` makes `datasets.load_dataset(folder)` and the Hub's viewer work, and the others, for Arrow shards,
+`datasets.load_from_disk(folder)`, which maps them. `dataset_info.json` names no
 features: every version of `datasets` then takes them from the Arrow schema.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ from gristmill.shards.manifest import Decontaminated  # noqa: TC001
 from gristmill.shards.stored_files import MixedShare, StoredFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gristmill.shards.manifest import Manifest
     from gristmill.shards.stored_files import Shard
 
@@ -29,6 +33,10 @@ REPORT = "report.json"
 REPORT_PAGE = "report.html"
 REPORT_VERSION = 3
 """Raised with every change of a key's meaning."""
+CARD = "README.md"
+_ENDINGS = {"arrow": ".arrow", "parquet": ".parquet", "webdataset": ".tar", "jsonl": ".jsonl*"}
+_NOT_WORD = re.compile(r"\W")
+"""What `datasets` allows in no name of a split."""
 _FAILED = "failed:"
 _NO_CHECKSUM = b'"checksum": ""'
 
@@ -385,21 +393,29 @@ def _describe_tokenizer(manifest: Manifest) -> dict[str, Any]:
 
 
 def make_side_files(manifest: Manifest) -> dict[str, bytes]:
-    """Make the files: their paths in the dataset's folder and their contents. Only Arrow shards have any.
+    """Make the files: their paths in the dataset's folder and their contents.
 
     A split without shards is left out, because `datasets` would refuse the whole folder.
     """
-    if manifest.format != "arrow":
-        return {}
     shards_of: dict[str, list[Shard]] = {}
     for split, _, shard in manifest.shards():
         shards_of.setdefault(split, []).append(shard)
-    files = {"dataset_dict.json": _json({"splits": list(shards_of)})}
+    files = {CARD: make_card(shards_of, manifest.format)} if shards_of else {}
+    if manifest.format != "arrow":
+        return files
+    files["dataset_dict.json"] = _json({"splits": list(shards_of)})
     for split, shards in shards_of.items():
         names = [shard.path.removeprefix(f"{split}/") for shard in shards]
         files[f"{split}/state.json"] = make_state(split, names, manifest.dataset_hash)
         files[f"{split}/dataset_info.json"] = make_info()
     return files
+
+
+def make_card(splits: Iterable[str], format: str) -> bytes:
+    """Make the head of a card: it tells `datasets.load_dataset` and the Hub which files are those of a split."""
+    files = [{"split": _NOT_WORD.sub("_", split), "path": f"{split}/*/*{_ENDINGS[format]}"} for split in splits]
+    configs = [{"config_name": "default", "data_files": files}]
+    return b"---\nconfigs: %s\n---\n" % msgspec.json.encode(configs)  # JSON is YAML
 
 
 def make_state(split: str, names: list[str], dataset_hash: str) -> bytes:
