@@ -1,8 +1,8 @@
 """The bytes that a fixed set of recipes makes: all steps, all formats, one shard or several, whatever the backend.
 
-Manifests and reports are not hashed, since their keys may change, nor the index of blocks, which follows from the
-shards (`tests/shards/test_block_index.py`); everything else in an output is. `make golden` writes
-the hashes in `hashes/` again.
+Manifests, reports and cards are not hashed, since their keys may change, nor the index of blocks, which follows from
+the shards (`tests/shards/test_block_index.py`); everything else in an output is. `make golden` writes the hashes in
+`hashes/` again.
 """
 
 import bz2
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 HASHES = HERE / "hashes"
 UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 """Compressors of the system: the same text gives other bytes on another machine, so the text is hashed."""
-NOT_HASHED = ("manifest.json", "report.json", "report.html")
+NOT_HASHED = ("README.md", "manifest.json", "report.json", "report.html")
 PROSE = ("error", "traceback")
 """Fields of quarantined records that are words for people; tracebacks also name folders."""
 WHAT_TO_DO = """
