@@ -91,6 +91,7 @@ CASES = {
     "deduplicate_exact": Case("deduplicate_exact", exports=_exports("jsonl")),
     "deduplicate_near": Case("deduplicate_near", exports=_exports("webdataset")),
     "functions": Case("functions", exports=_exports("parquet")),
+    "keep_best": Case("keep_best"),
     "mix": Case("mix", exports=_exports("jsonl")),
     "mix_tokens": Case("mix_tokens"),
     "packed": Case(
