@@ -195,7 +195,7 @@ def kinds():
         "SliceResult",
         "UnpackResult",
     }
-    assert held | {"Receipt", "SignResult", "_State", "_Splits"} <= names
+    assert held | {"ReceiptLine", "SignResult", "_State", "_Splits"} <= names
     return Kinds(found)
 
 

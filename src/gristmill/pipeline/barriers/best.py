@@ -18,7 +18,7 @@ import numpy as np
 from gristmill.core.records import select_rows
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs, pair_with_notes
-from gristmill.pipeline.barriers.exchange import Exchange, Part, Write
+from gristmill.pipeline.barriers.exchange import Exchange, Part, RecordWriting
 from gristmill.pipeline.barriers.record_files import make_records, read_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
@@ -81,7 +81,7 @@ class BestBarrier:
             name = fingerprint.of(unit.fingerprint, "rank", described, unit.source.name)
             parts.append((name, Part(number, source=unit.source.name, inputs=tuple(streams))))
         exchange = Exchange(run, self.step.name, fingerprint.of([name for name, _ in parts]))
-        ranked = exchange.run(partial(rank_unit, self.step), parts, "ranking", writes={"ranked": Write(RANKED)})
+        ranked = exchange.run(partial(rank_unit, self.step), parts, "ranking", writes={"ranked": RecordWriting(RANKED)})
         starts = np.cumsum([0, *(sum(stored.num_rows for stored in streams) for streams in inputs)])
         num_bytes = int(starts[-1]) * RANKED.itemsize
         cuts = choose_cuts(ranked.numbers("samples"), starts, num_bytes // run.plan.layout.bucket_bytes + 1)
@@ -91,7 +91,7 @@ class BestBarrier:
             len(units),
             "scattering",
             reads={"ranked": ranked.whole("ranked")},
-            writes={"ranked": Write(RANKED, num_partitions=num_partitions)},
+            writes={"ranked": RecordWriting(RANKED, num_partitions=num_partitions)},
         )
         reads = {"ranked": scattered.scattered("ranked")}
         counted = exchange.run(count_ends, num_partitions, "counting", reads=reads)
@@ -101,10 +101,12 @@ class BestBarrier:
             num_partitions,
             "choosing",
             reads=reads,
-            writes={"removed": Write(ROW, num_partitions=len(units))},
+            writes={"removed": RecordWriting(ROW, num_partitions=len(units))},
         )
         reads = {"removed": chosen.scattered("removed")}
-        return exchange.run(gather_rows, len(units), "removals", reads=reads, writes={"removed": Write(ROW)}).receipts
+        return exchange.run(
+            gather_rows, len(units), "removals", reads=reads, writes={"removed": RecordWriting(ROW)}
+        ).receipts
 
 
 def rank_unit(step: KeepBest | Cap, partition: Partition) -> dict[str, Any]:

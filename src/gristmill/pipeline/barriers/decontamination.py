@@ -23,7 +23,7 @@ from gristmill.pipeline.barriers.base import (
     pair_with_notes,
     replace_texts,
 )
-from gristmill.pipeline.barriers.exchange import Exchange, Part, Write
+from gristmill.pipeline.barriers.exchange import Exchange, Part, RecordWriting
 from gristmill.pipeline.barriers.judge import FINDING, Search, find_hits, judge_unit
 from gristmill.pipeline.barriers.record_files import read_records
 from gristmill.pipeline.planning import fingerprint
@@ -96,7 +96,9 @@ class _Check:
             inputs = tuple(list_training_inputs(result))
             name = fingerprint.of(unit.fingerprint, "search", self._described)
             parts.append((name, Part(number, source=unit.source.name, inputs=inputs)))
-        searched = exchange.run(partial(find_hits, self._index), parts, "searching", writes={"hits": Write(HIT)})
+        searched = exchange.run(
+            partial(find_hits, self._index), parts, "searching", writes={"hits": RecordWriting(HIT)}
+        )
         self._is_common = self._find_common_keys(units, searched.receipts)
         commons = {source: np.flatnonzero(common).tolist() for source, common in self._is_common.items()}
         judging = [
@@ -104,7 +106,7 @@ class _Check:
             for name, part in parts
         ]
         search = Search(self._step, self._index, context.seed, context.keep_dropped)
-        writes = {"findings": Write(FINDING), "evidence": Write(np.dtype(np.uint8), is_published=True)}
+        writes = {"findings": RecordWriting(FINDING), "evidence": RecordWriting(np.dtype(np.uint8), is_published=True)}
         stage = partial(judge_unit, search, self._is_common)
         return exchange.run(stage, judging, "judging", reads={"hits": searched.whole("hits")}, writes=writes).receipts
 

@@ -18,7 +18,7 @@ from gristmill.core.records import TEXT, select_rows
 from gristmill.core.seeds import find_ranges
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, pair_with_notes, replace_texts
-from gristmill.pipeline.barriers.exchange import Exchange, Part, Write
+from gristmill.pipeline.barriers.exchange import Exchange, Part, RecordWriting
 from gristmill.pipeline.barriers.record_files import make_records, read_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
@@ -117,7 +117,7 @@ class PiecesBarrier:
             partial(hash_unit, step, num_partitions),
             parts,
             "hashing",
-            writes={"pieces": Write(PIECE, num_partitions=num_partitions, notes_bounds=notes_bounds)},
+            writes={"pieces": RecordWriting(PIECE, num_partitions=num_partitions, notes_bounds=notes_bounds)},
         ).scattered("pieces")
         unit_starts = np.cumsum([0, *(unit.num_rows for unit in units)])[:-1]
         merged = exchange.merge("pieces", hashed.files, PIECE, unit_starts, num_partitions)
@@ -126,10 +126,10 @@ class PiecesBarrier:
             merged.num_partitions or 1,
             "copies",
             reads={"pieces": merged},
-            writes={"copies": Write(REMOVED, num_partitions=len(units))},
+            writes={"copies": RecordWriting(REMOVED, num_partitions=len(units))},
         )
         reads = {"copies": copies.scattered("copies")}
-        writes = {"removed": Write(REMOVED)}
+        writes = {"removed": RecordWriting(REMOVED)}
         return exchange.run(gather_unit, len(units), "removals", reads=reads, writes=writes).receipts
 
     def _check_limits(self, units: Sequence[_PieceUnit], removals: Sequence[Receipt]) -> None:

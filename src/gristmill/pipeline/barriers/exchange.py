@@ -1,9 +1,9 @@
 """The exchange under all barriers: stages of tasks, each of which reads what the stage before has scattered.
 
 A stage is a function of a `Partition`, which has the records of one partition or the batches of one unit, and returns
-arrays by name. It knows no files. The exchange gives it a task for each partition, writes what it returns as `Write`
-says (scattered by ranges of numbers, by groups, or whole), and keeps a `Receipt`: a run that was killed resumes.
-A worker holds one partition at a time, and the parent nothing for each record.
+arrays by name. It knows no files. The exchange gives it a task for each partition, writes what it returns as its
+`RecordWriting` says (scattered by ranges of numbers, by groups, or whole), and keeps a `Receipt`: a run that
+was killed resumes. A worker holds one partition at a time, and the parent nothing for each record.
 
 Pieces that would be too small to read are merged first (`merge.py`).
 """
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class RecordWriting:
     """The way in which the records of one name are written."""
 
     kind: np.dtype[Any]
@@ -200,7 +200,7 @@ class Left:
     """The results of all tasks of a stage."""
 
     root: Location
-    writes: Mapping[str, Write]
+    writes: Mapping[str, RecordWriting]
     receipts: Sequence[Receipt]
 
     def scattered(self, name: str, *, is_joined: bool = True) -> Scattered:
@@ -229,7 +229,7 @@ class ExchangeContext(StageContext):
     name: str
     stage: Stage
     reads: Mapping[str, Readable]
-    writes: Mapping[str, Write]
+    writes: Mapping[str, RecordWriting]
     borders: NDArray[np.int64]
 
 
@@ -266,7 +266,7 @@ def run_stage(task: Task, context: Context) -> Receipt:
 
 
 def _scatter_by_ranges(
-    stem: OutputStem, name: str, records: NDArray[Any], write: Write, borders: NDArray[np.int64]
+    stem: OutputStem, name: str, records: NDArray[Any], write: RecordWriting, borders: NDArray[np.int64]
 ) -> PartitionedFile:
     first, *others = (np.searchsorted(borders, records[field], side="right") - 1 for field in write.by)
     all_records, partitions = [records], [first]
@@ -278,7 +278,7 @@ def _scatter_by_ranges(
     return scatter_records(stem, f".{name}", everything, np.concatenate(partitions), len(borders) - 1)
 
 
-def _scatter_by_groups(stem: OutputStem, name: str, result: Any, write: Write) -> PartitionedFile:
+def _scatter_by_groups(stem: OutputStem, name: str, result: Any, write: RecordWriting) -> PartitionedFile:
     block_bytes = {} if write.block_bytes is None else {"block_bytes": write.block_bytes}
     open_writer = RunWriter if write.has_runs else PartitionWriter
     with open_writer(stem, f".{name}", write.num_partitions, notes_bounds=write.notes_bounds, **block_bytes) as writer:
@@ -336,7 +336,7 @@ class Exchange:
         desc: str,
         *,
         reads: Mapping[str, Readable] | None = None,
-        writes: Mapping[str, Write] | None = None,
+        writes: Mapping[str, RecordWriting] | None = None,
         num_partitions: int | None = None,
         label: str | None = None,
     ) -> Left:
@@ -357,7 +357,7 @@ class Exchange:
         return Left(self._context.work, writes, self._run_tasks(run_stage, context, tasks, desc))
 
     def _make_parts(
-        self, label: str, num_tasks: int, num_partitions: int, writes: Mapping[str, Write]
+        self, label: str, num_tasks: int, num_partitions: int, writes: Mapping[str, RecordWriting]
     ) -> list[tuple[str, Part]]:
         # Where ranges end depends on `partition_bytes`: what was scattered for others is of no use.
         described = [num_tasks, self._partition_bytes, [write.num_partitions for write in writes.values()]]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.core.seeds import find_ranges
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
-from gristmill.pipeline.barriers.exchange import Exchange, Part, Write
+from gristmill.pipeline.barriers.exchange import Exchange, Part, RecordWriting
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.readers.cells import CELL_BYTES
@@ -128,7 +128,7 @@ class ShuffleBarrier:
             for number, (unit, result) in enumerate(pairs)
         ]
         stage = partial(scatter_unit, self.step, run.context.seed, epoch, num_buckets)
-        writes = {"blocks": Write(np.dtype(np.uint8), is_stream=True)}
+        writes = {"blocks": RecordWriting(np.dtype(np.uint8), is_stream=True)}
         blocks: dict[int, list[StoredBlock]] = {}
         for receipt in Exchange(run, "shuffle").run(stage, parts, "buckets", writes=writes).receipts:
             for bucket, block in zip(receipt.numbers["buckets"], _locate_blocks(receipt), strict=True):

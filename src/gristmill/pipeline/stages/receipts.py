@@ -46,7 +46,7 @@ _SEGMENT_RECEIPTS = 1000
 _MERGED_SEGMENTS = 64
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+class ReceiptLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the file: a task, and its result as JSON."""
 
     fingerprint: str
@@ -155,13 +155,16 @@ def encode_receipt(fingerprint: str, result: msgspec.Struct) -> bytes:
     """Encode a receipt as a line."""
     encoded = msgspec.json.encode(result)
     checksum = _compute_checksum(fingerprint, encoded)
-    return msgspec.json.encode(Receipt(fingerprint=fingerprint, result=msgspec.Raw(encoded), checksum=checksum)) + b"\n"
+    return (
+        msgspec.json.encode(ReceiptLine(fingerprint=fingerprint, result=msgspec.Raw(encoded), checksum=checksum))
+        + b"\n"
+    )
 
 
-def _decode_receipt(line: bytes) -> Receipt | None:
+def _decode_receipt(line: bytes) -> ReceiptLine | None:
     """Decode a line; None if it is damaged."""
     try:
-        receipt = msgspec.json.decode(line, type=Receipt)
+        receipt = msgspec.json.decode(line, type=ReceiptLine)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return receipt if receipt.checksum == _compute_checksum(receipt.fingerprint, receipt.result) else None

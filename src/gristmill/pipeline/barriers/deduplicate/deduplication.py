@@ -76,7 +76,7 @@ from gristmill.pipeline.barriers.deduplicate.sign import (
     read_against_units,
     run_sign,
 )
-from gristmill.pipeline.barriers.exchange import Exchange, Left, Scattered, Write
+from gristmill.pipeline.barriers.exchange import Exchange, Left, RecordWriting, Scattered
 from gristmill.pipeline.barriers.record_files import CROWDED, DIGEST, KEY, PAIR, SIMILAR
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.outputs.split_files import open_stem
@@ -157,7 +157,7 @@ class Deduplication:
         removals: Sequence[Receipt] = ()
         if self._signed:
             digests = self._read_by_hash("digests", [unit.digests for unit in self._signed], DIGEST)
-            writes = {"by_survivor": Write(PAIR, by=("first",)), "by_copy": Write(PAIR, by=("second",))}
+            writes = {"by_survivor": RecordWriting(PAIR, by=("first",)), "by_copy": RecordWriting(PAIR, by=("second",))}
             stage = partial(find_equal_texts, self._documents)
             copies = self._exchange.run(
                 stage, digests.num_partitions or 1, "copies", reads={"digests": digests}, writes=writes
@@ -239,7 +239,7 @@ class Deduplication:
     def _find_candidate_pairs(self, copies: Left) -> Scattered:
         """Find all pairs of originals with a band in common."""
         exchange, documents = self._exchange, self._documents
-        bits = {"bits": Write(np.dtype(np.uint8))}
+        bits = {"bits": RecordWriting(np.dtype(np.uint8))}
         reads: dict[str, Readable] = {"copies": copies.scattered("by_copy")}
         marked = exchange.run(partial(mark_copies, documents), self._num_ranges, "marking", reads=reads, writes=bits)
         keys = self._read_by_hash("keys", [unit.keys for unit in self._signed], KEY)
@@ -248,7 +248,7 @@ class Deduplication:
             keys.num_partitions or 1,
             "candidates",
             reads={"keys": keys, "bits": marked.whole("bits")},
-            writes={"pairs": Write(PAIR, by=("first",)), "crowded": Write(CROWDED, by=("document",))},
+            writes={"pairs": RecordWriting(PAIR, by=("first",)), "crowded": RecordWriting(CROWDED, by=("document",))},
         )
         self._count("band_groups", sum(candidates.counts("num_groups")))
         self._count("largest_band_group", max(candidates.counts("largest_group")))
@@ -265,14 +265,14 @@ class Deduplication:
             self._num_ranges,
             "large groups",
             reads={"crowded": crowded},
-            writes={"sent": Write(kind, num_partitions=num_partitions)},
+            writes={"sent": RecordWriting(kind, num_partitions=num_partitions)},
         )
         likely = exchange.run(
             partial(pair_large_groups, documents),
             num_partitions,
             "likely pairs",
             reads={"sent": sent.scattered("sent")},
-            writes={"pairs": Write(PAIR, by=("first",))},
+            writes={"pairs": RecordWriting(PAIR, by=("first",))},
         )
         return candidates.scattered("pairs") + likely.scattered("pairs")
 
@@ -285,14 +285,17 @@ class Deduplication:
             self._num_ranges,
             "sketches",
             reads={"pairs": pairs},
-            writes={"pairs": Write(PAIR, by=("second",)), "carried": Write(kind, num_partitions=self._num_ranges)},
+            writes={
+                "pairs": RecordWriting(PAIR, by=("second",)),
+                "carried": RecordWriting(kind, num_partitions=self._num_ranges),
+            },
         )
         return self._exchange.run(
             partial(compare_candidates, self._step, documents),
             self._num_ranges,
             "comparing",
             reads={name: carried.scattered(name) for name in ("pairs", "carried")},
-            writes={"similar": Write(SIMILAR), "edges": Write(PAIR, by=("second", "first"))},
+            writes={"similar": RecordWriting(SIMILAR), "edges": RecordWriting(PAIR, by=("second", "first"))},
         )
 
     def _scatter_members(self, compared: Left, linked: Left) -> tuple[dict[str, Readable], int]:
@@ -312,9 +315,9 @@ class Deduplication:
             "members",
             reads={"edges": linked.scattered("edges"), "similar": compared.whole("similar")},
             writes={
-                "shingles": Write(SHINGLE, num_partitions=size, has_runs=True, block_bytes=block_bytes),
-                "members": Write(make_member_type(self._documents.num_permutations), num_partitions=size),
-                "similar": Write(SIMILAR, num_partitions=size),
+                "shingles": RecordWriting(SHINGLE, num_partitions=size, has_runs=True, block_bytes=block_bytes),
+                "members": RecordWriting(make_member_type(self._documents.num_permutations), num_partitions=size),
+                "similar": RecordWriting(SIMILAR, num_partitions=size),
             },
         )
         reads: dict[str, Readable] = {name: scattered.scattered(name) for name in ("members", "similar")}
@@ -341,7 +344,7 @@ class Deduplication:
             self._num_ranges,
             "removals",
             reads={"removals": removals, "survivors": survivors},
-            writes={"removals": Write(REMOVAL), "clusters": Write(COUNT)},
+            writes={"removals": RecordWriting(REMOVAL), "clusters": RecordWriting(COUNT)},
         )
         return gathered.receipts
 
@@ -359,7 +362,7 @@ def link_documents(exchange: Exchange, edges: Scattered, num_edges: int, step: D
             num_tasks,
             "clusters",
             reads={"edges": edges},
-            writes={"edges": Write(PAIR, by=("second", "first"))},
+            writes={"edges": RecordWriting(PAIR, by=("second", "first"))},
             num_partitions=num_ranges,
             label=str(number),
         )

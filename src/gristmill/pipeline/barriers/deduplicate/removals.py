@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 from gristmill.core.records import select_rows
-from gristmill.pipeline.barriers.exchange import Write
+from gristmill.pipeline.barriers.exchange import RecordWriting
 from gristmill.pipeline.barriers.record_files import NUMBER, make_records
 from gristmill.shards.stored_files import StoredRange
 from gristmill.steps.deduplicate.deduplicate import with_counts
@@ -52,7 +52,7 @@ def make_removals(removals: NDArray[Any]) -> dict[str, Any]:
     return {"removed": removals, "kept": make_records(NUMBER, document=removals["survivor"])}
 
 
-REMOVAL_WRITES = {"removed": Write(REMOVAL, by=("document",)), "kept": Write(NUMBER, by=("document",))}
+REMOVAL_WRITES = {"removed": RecordWriting(REMOVAL, by=("document",)), "kept": RecordWriting(NUMBER, by=("document",))}
 
 
 def redirect_copies(documents: Documents, partition: Partition) -> dict[str, Any]:
