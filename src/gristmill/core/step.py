@@ -297,7 +297,7 @@ class LocalStep(Step, frozen=True, kw_only=True):
     """A step that looks at one batch at a time. Any number of them run in one pass."""
 
     is_slow: ClassVar[bool] = False
-    """Whether it takes so long that the records of one cell are worth sharing out among workers."""
+    """Whether it takes so long that the files before it are cut into smaller cells, for more workers to share."""
 
     needs: ClassVar[tuple[str, ...]] = ()
     """Columns that must exist (see also `columns_needed`)."""

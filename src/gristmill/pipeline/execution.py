@@ -297,6 +297,7 @@ class Execution:
                 self._choose_output(source),
                 source.entry_account,
                 self._describe_scores(source),
+                self._plan.layout.fit_steps(source.stage.steps),
             )
             for source in sources
         }

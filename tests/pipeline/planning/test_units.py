@@ -75,7 +75,7 @@ def test_clusters_are_small_files_that_fit_into_a_cell_and_as_many_as_do(sizes):
 @given(SIZES, st.integers(1, 4 * CELL_BYTES))
 def test_tasks_are_cut_between_clusters(sizes, slice_bytes):
     spans = _spans(sizes)
-    cut = choose_cut(slice_bytes, 3, 0, UnitLayout(), cuts_cells=False)
+    cut = choose_cut(slice_bytes, 3, 0, UnitLayout())
     parts = cut_into_slices(Unit(tuple(spans)), cut, lambda file: None, CELL_BYTES)
     assert [span for part in parts for span in part] == spans
     assert [cluster for part in parts for cluster in cluster_small_files(part, CELL_BYTES)] == list(

@@ -36,7 +36,7 @@ def chats(mill, tmp_path):
     lines[50] = "{broken"
     lines.insert(60, "")
     (tmp_path / "chats.jsonl").write_text("\n".join(lines) + "\n")
-    mill.layout = UnitLayout(min_part_bytes=4096, feed_bytes=0)
+    mill.layout = UnitLayout(slow_cell_bytes=4096, feed_bytes=0)
     return tmp_path / "chats.jsonl"
 
 
@@ -113,7 +113,7 @@ def test_functions_of_the_user_see_whole_cells(mill, chats, tasks_run, tmp_path)
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_a_hundred_bad_records_in_a_row_are_found_over_the_parts_of_a_cell(mill, tmp_path, workers):
-    mill.layout = UnitLayout(min_part_bytes=4096, feed_bytes=0)
+    mill.layout = UnitLayout(slow_cell_bytes=4096, feed_bytes=0)
     bad = (*range(120, 225), 390)
     (tmp_path / "chats.jsonl").write_text("\n".join(chat_lines(400, 1, bad=bad)) + "\n")
     recipe = mill.recipe({"chats": Read(read=f"{tmp_path}/chats.jsonl")}, [RENDER], max_quarantine=0.5)

@@ -40,7 +40,7 @@ LAYOUT = UnitLayout(
     min_group_bytes=16384,
     file_open_bytes=64,
     unpack_bytes=12000,
-    min_part_bytes=700,
+    slow_cell_bytes=512,
     feed_bytes=0,
 )
 """All that is measured in cells, at a thousandth of its size."""

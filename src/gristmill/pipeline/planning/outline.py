@@ -319,7 +319,7 @@ def estimate_cluster(
     slice_bytes = min(
         unit_bytes,
         max(
-            choose_cut("auto", num_workers, 0, UnitLayout(), cuts_cells=False).min_bytes,
+            choose_cut("auto", num_workers, 0, UnitLayout()).min_bytes,
             unpacked_bytes // (4 * num_workers),
         ),
     )

@@ -32,7 +32,7 @@ from gristmill.pipeline.planning.placement import (
 )
 from gristmill.pipeline.planning.python_records import sample_python_records
 from gristmill.pipeline.planning.source_draft import StepResolver, draft_source, plan_source
-from gristmill.pipeline.planning.units import UnitLayout, can_cut_cells, choose_cut
+from gristmill.pipeline.planning.units import UnitLayout, choose_cut
 from gristmill.pipeline.work_folder import check_writable
 from gristmill.runtime.process import TOKENIZER, forget_content
 from gristmill.shards.formats.shard_format import open_encoder
@@ -184,10 +184,7 @@ class Plan:
     def _make_cut_chooser(self, source: SourcePlan, num_workers: int, bytes_after: int) -> Callable[[int], UnitCut]:
         """Make the function that cuts units of a source as a run would do; `bytes_after` are those of later sources."""
         slice_bytes = self.recipe.slice_bytes
-        cuts_cells = can_cut_cells(source.stages[0].steps, self.recipe.keep_dropped)
-        return lambda in_source: choose_cut(
-            slice_bytes, num_workers, bytes_after + in_source, self.layout, cuts_cells=cuts_cells
-        )
+        return lambda in_source: choose_cut(slice_bytes, num_workers, bytes_after + in_source, source.layout)
 
     def __str__(self) -> str:
         return str(self.outline())

@@ -256,7 +256,7 @@ def plan_source(
             record_bytes=outcome.record_bytes,
             stored_record_bytes=select_stored_columns(stages, outcome.column_bytes),
             empty_splits=draft.inputs.empty_splits,
-            layout=layout,
+            layout=layout.fit_steps(stages[0].steps),
         )
 
 

@@ -78,6 +78,7 @@ class SourcePlan:
     empty_splits: tuple[str, ...] = ()
     """Splits of a dataset that have no file."""
     layout: UnitLayout = UnitLayout()
+    """The sizes by which its files are cut."""
 
     def __repr__(self) -> str:
         """Leave out the files, of which there may be a million."""

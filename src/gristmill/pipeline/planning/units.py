@@ -7,8 +7,8 @@ own group and few others. In a group, consecutive files that fit into one cell t
 as one.
 
 A **slice** is the part of a unit that one task reads. Where units are cut into slices (`UnitCut`) never changes the
-output. Slices end between cells and clusters; where work is slow and there is little of it, also between the records
-of a cell, whose parts become one block again when the unit is joined.
+output. Slices end between cells and clusters. Where a step is slow, cells are smaller, so that many workers can share
+a small file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import xxhash
 
-from gristmill.core.recipe import AUTO, is_built_in
+from gristmill.core.recipe import AUTO
 from gristmill.core.records import SourceFile  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.readers.cells import CELL_BYTES, UnpackedPiece
 from gristmill.steps.deduplicate.partitions import MIN_PIECE_BYTES
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.step import LocalStep
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 """A number to raise whenever the same files would be cut or grouped in another way; part of all fingerprints."""
 _SHARES_PER_WORKER = 2
 _WHOLE_SHARE = 3 / 4
@@ -49,6 +49,8 @@ class UnitLayout(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cell_bytes: int = CELL_BYTES
+    slow_cell_bytes: int = 512 << 10
+    """The size of cells for slow steps: about 50 ms of rendering, where a task costs about 5."""
     cells_per_unit: int = 16
     unit_bytes: int = 64 << 20
     min_group_bytes: int = 16 << 20
@@ -62,8 +64,6 @@ class UnitLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     max_in_process_bytes: int = 8 << 20
     """A run of more input takes place in worker processes."""
-    min_part_bytes: int = 512 << 10
-    """The least input of a task that does slow work: about 50 ms of rendering, where a task costs about 5."""
     feed_bytes: int = 40_000
     """Bytes of a slice for each worker. A task costs the parent up to 1 ms, in which a worker does about 40 KB of the
     fastest work: 1,000 workers need slices of 40 MB, or they wait for the parent."""
@@ -76,32 +76,22 @@ class UnitLayout(msgspec.Struct, frozen=True, kw_only=True):
     max_listed_shards: int = 10_000
     """The shards of a larger dataset are listed in a file of their own, not in the manifest."""
 
-
-class CellPart(msgspec.Struct, frozen=True, gc=False):
-    """One of `count` parts of a cell: consecutive records, about as many in each part."""
-
-    number: int
-    count: int
-
-    def find_rows(self, num_rows: int) -> tuple[int, int]:
-        """Find the first row of the part and the row after its last, in a cell of this many rows.
-
-        >>> [CellPart(number, 3).find_rows(7) for number in range(3)]
-        [(0, 2), (2, 4), (4, 7)]
-        """
-        return num_rows * self.number // self.count, num_rows * (self.number + 1) // self.count
+    def fit_steps(self, steps: Iterable[LocalStep]) -> UnitLayout:
+        """Return the layout for records that these steps read from files: smaller cells if a step is slow."""
+        if self.slow_cell_bytes >= self.cell_bytes or not any(step.is_slow for step in steps):
+            return self
+        num_cells = self.cells_per_unit * self.cell_bytes // self.slow_cell_bytes
+        return msgspec.structs.replace(self, cell_bytes=self.slow_cell_bytes, cells_per_unit=num_cells)
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive cells of one file, from `first` up to `stop` (None: to the end of the file), or a part of one."""
+    """Consecutive cells of one file, from `first` up to `stop` (None: to the end of the file)."""
 
     file: SourceFile
     first: int = 0
     stop: int | None = None
     num_bytes: int = 0
     piece: UnpackedPiece | None = None
-    part: CellPart | None = None
-    """If it is a part of its only cell: which."""
 
     def is_small(self, cell_bytes: int) -> bool:
         """Tell whether it is a whole file of less than a cell."""
@@ -109,8 +99,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
     def identity(self) -> tuple[object, ...]:
         """Return what the output depends on, for fingerprints."""
-        part = () if self.part is None else (self.part.number, self.part.count)
-        return *self.file.identity, self.first, self.stop, *part
+        return *self.file.identity, self.first, self.stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +211,6 @@ class UnitCut(msgspec.Struct, frozen=True, kw_only=True):
     num_shares: int = 1
     bytes_after: int = 0
     """How much the stage has after this unit."""
-    cuts_cells: bool = False
-    """Whether the records of a cell may be shared out among several slices."""
 
     def choose_size(self, bytes_left: int) -> int:
         """Choose the size of the next slice, with this much of the unit left."""
@@ -239,29 +226,25 @@ _MAX_FEED_BYTES = 1 << 30
 """The most that a slice must have for the parent's sake: what is lost with a worker."""
 
 
-def choose_cut(
-    slice_bytes: int | Literal["auto"], num_workers: int, bytes_after: int, layout: UnitLayout, *, cuts_cells: bool
-) -> UnitCut:
+def choose_cut(slice_bytes: int | Literal["auto"], num_workers: int, bytes_after: int, layout: UnitLayout) -> UnitCut:
     """Choose how to cut a unit that is followed by `bytes_after` in its stage.
 
     Slices have the size that the recipe asks for, or sizes that keep this many workers busy to the end of the stage. A
     single worker is always busy: its units stay whole. No slice is so small that one parent could not feed all workers;
     where units are smaller than that, several go in one message (`choose_tasks_per_message`).
 
-    >>> cuts = [choose_cut("auto", workers, 0, UnitLayout(), cuts_cells=False) for workers in (2, 200, 1000, 10_000)]
+    >>> cuts = [choose_cut("auto", workers, 0, UnitLayout()) for workers in (2, 200, 1000, 10_000)]
     >>> [cut.min_bytes >> 20 for cut in cuts]
     [4, 7, 38, 381]
     """
     if slice_bytes != AUTO:
         return UnitCut(min_bytes=slice_bytes, max_bytes=slice_bytes)
     bytes_to_feed = min(num_workers * layout.feed_bytes, _MAX_FEED_BYTES)
-    cuts_cells = cuts_cells and bytes_to_feed < layout.cell_bytes
     return UnitCut(
-        min_bytes=max(bytes_to_feed, layout.min_part_bytes if cuts_cells else layout.cell_bytes),
+        min_bytes=max(bytes_to_feed, layout.cell_bytes),
         max_bytes=max(layout.unit_bytes, 2 * bytes_to_feed),
         num_shares=_SHARES_PER_WORKER * num_workers if num_workers > 1 else 1,
         bytes_after=bytes_after,
-        cuts_cells=cuts_cells and num_workers > 1,
     )
 
 
@@ -279,23 +262,14 @@ def choose_tasks_per_message(num_workers: int, num_tasks: int, num_bytes: int, l
     return max(1, min(wanted, num_tasks // (layout.messages_per_worker * num_workers)))
 
 
-def can_cut_cells(steps: Iterable[LocalStep], keep_dropped: str | None) -> bool:
-    """Tell whether slices may end within cells: where it pays, and nothing could tell the difference.
-
-    Functions and steps of the user see whole cells. All dropped records of a cell are listed step by step.
-    """
-    steps = list(steps)
-    return any(step.is_slow for step in steps) and all(map(is_built_in, steps)) and keep_dropped != "all"
-
-
 def cut_into_slices(
     unit: Unit, cut: UnitCut, cell_sizes: Callable[[SourceFile], Sequence[int] | None], cell_bytes: int
 ) -> list[tuple[Span, ...]]:
-    """Cut a unit's spans into slices; a cluster is never cut, and a part of a cell is a slice of its own."""
+    """Cut a unit's spans into slices, between cells and clusters."""
     slices = _SliceList(cut, unit.num_bytes)
     for cluster in cluster_small_files(unit.spans, cell_bytes):
         slices.make_room(sum(span.num_bytes for span in cluster))
-        cells = _list_cells(cluster[0], cell_sizes, cell_bytes, cut) if slices.must_cut(cluster) else None
+        cells = _list_cells(cluster[0], cell_sizes, cell_bytes) if slices.must_cut(cluster) else None
         for piece in [cluster] if cells is None else cells:
             slices.add(piece)
     slices.end_slice()
@@ -323,7 +297,8 @@ class _SliceList:
         """End the current slice, if it has any span."""
         if self._spans:
             self.slices.append(tuple(self._spans))
-            self._continue_after(self._num_bytes)
+            self._bytes_left -= self._num_bytes
+            self._max_bytes = self._cut.choose_size(self._bytes_left)
             self._spans, self._num_bytes = [], 0
 
     def must_cut(self, cluster: tuple[Span, ...]) -> bool:
@@ -334,23 +309,15 @@ class _SliceList:
         """Add a cluster, or a span that is a cell or that cannot be cut."""
         num_bytes = sum(span.num_bytes for span in piece)
         self.make_room(num_bytes)
-        if self._cut.cuts_cells and self.must_cut(piece) and piece[0].stop == piece[0].first + 1:
-            self.slices += [(part,) for part in _cut_cell(piece[0], self._max_bytes)]
-            self._continue_after(num_bytes)
-            return
         _append_piece(self._spans, piece)
         self._num_bytes += num_bytes
 
-    def _continue_after(self, num_bytes: int) -> None:
-        self._bytes_left -= num_bytes
-        self._max_bytes = self._cut.choose_size(self._bytes_left)
-
 
 def _list_cells(
-    span: Span, cell_sizes: Callable[[SourceFile], Sequence[int] | None], cell_bytes: int, cut: UnitCut
+    span: Span, cell_sizes: Callable[[SourceFile], Sequence[int] | None], cell_bytes: int
 ) -> list[tuple[Span, ...]] | None:
     """List the cells of a span, each as a span of its own; None for one that is read as a whole."""
-    if span.is_small(cell_bytes) and not cut.cuts_cells:
+    if span.is_small(cell_bytes):
         return None
     offset = 0
     sizes = cell_sizes(span.file) if span.piece is None else None
@@ -372,12 +339,3 @@ def _append_piece(spans: list[Span], piece: tuple[Span, ...]) -> None:
         spans[-1] = Span(last.file, last.first, cell.stop, last.num_bytes + cell.num_bytes, last.piece)
     else:
         spans.extend(piece)
-
-
-def _cut_cell(cell: Span, max_bytes: int) -> list[Span]:
-    """Cut a cell into parts of about `max_bytes`."""
-    count = -(-cell.num_bytes // max_bytes)
-    return [
-        Span(cell.file, cell.first, cell.stop, cell.num_bytes // count, cell.piece, CellPart(number, count))
-        for number in range(count)
-    ]

@@ -5,7 +5,7 @@ One cell is in memory at a time (about 4 MiB of input), for any size of the file
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gristmill.core.books import Account
     from gristmill.core.records import SourceFile
     from gristmill.engine.tasks import Context
-    from gristmill.pipeline.planning.units import CellPart
     from gristmill.pipeline.stages.stage_context import SliceTask, StageContext
     from gristmill.pipeline.stages.stored import StoredRecords
     from gristmill.shards.stored_files import StoredFile, StoredRange
@@ -66,8 +65,6 @@ class SliceReader:
         """Relative paths of the files read so far, by the file's id."""
         self.cell_number = 0
         """The number of the cell that is being read or was read last."""
-        self.batch_as_read: pa.RecordBatch | None = None
-        """All records of a cell of which the task has only a part."""
         self._checks = VersionChecks()
         self._size = task.size
         self._progress = 0.0
@@ -96,7 +93,7 @@ class SliceReader:
             if not isinstance(stored_records, Span):
                 yield from self._read_stored(stored_records)
         spans = (span for span in self._task.inputs if isinstance(span, Span))
-        for cluster in cluster_small_files(spans, self._stage.layout.cell_bytes):
+        for cluster in cluster_small_files(spans, self._source.layout.cell_bytes):
             if len(cluster) > 1:
                 yield from self._read_cluster(cluster)
             else:
@@ -139,23 +136,13 @@ class SliceReader:
             raise file.make_work_error(self._stage.work, "was changed or removed") from None
 
     def _read_span_cells(self, span: Span) -> Iterator[CellBatch]:
-        cell_bytes = self._stage.layout.cell_bytes
+        cell_bytes = self._source.layout.cell_bytes
         reader = open_reader(self._source.read, span.file, self._schema, piece=span.piece, cell_bytes=cell_bytes)
         num_cells = span.num_bytes / cell_bytes if span.stop is None else span.stop - span.first
         read = reader.read_texts if self._keeps_strings and isinstance(reader, TextsReader) else reader.read_cells
         for cell in read(span.first, span.stop):
-            if span.part is not None:
-                self._take_part(cell, span.part)
             yield cell
             self._advance(span.num_bytes / max(num_cells, 1))
-
-    def _take_part(self, cell: CellBatch, part: CellPart) -> None:
-        """Leave only the records of one part in a cell. What is no record belongs to the first part."""
-        self.batch_as_read = cell.batch
-        start, stop = part.find_rows(cell.batch.num_rows)
-        cell.batch = cell.batch.slice(start, stop - start)
-        if part.number > 0:
-            cell.quarantined, cell.num_blank, cell.counters = [], 0, Counter()
 
     def _read_cluster(self, cluster: Iterable[Span]) -> Iterator[CellBatch]:
         last: deque[Span] = deque(maxlen=1)

@@ -22,8 +22,7 @@ from gristmill.core.step import TextsKernel, apply_kernel
 from gristmill.engine.tasks import Unfinished
 from gristmill.pipeline.stages.join import JoinTask, run_join
 from gristmill.pipeline.stages.outputs.dropped import DroppedRecordWriter
-from gristmill.pipeline.stages.outputs.quarantine import PartQuarantineWriter, QuarantineWriter
-from gristmill.pipeline.stages.outputs.sinks import open_stream_sink
+from gristmill.pipeline.stages.outputs.quarantine import QuarantineWriter
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.slice_reader import SliceReader
 from gristmill.pipeline.stages.stage_context import PIECE_ROWS, SliceResult
@@ -122,9 +121,6 @@ class _SliceRun:
                 self._add_dropped_by_barrier(self._dropped)
                 self._dropped.finish()
             quarantine = self._commit_files(self._quarantine.file)
-            part_quarantine = []
-            if isinstance(self._quarantine, PartQuarantineWriter):
-                part_quarantine = self._quarantine.finish(self._commit_file)
             dropped = self._commit_files(self._dropped.file if self._dropped is not None else None)
             scores = self._scores.write(self._stem) if self._scores is not None else []
         # After some barriers the first step accounts for what comes in, and the entry account has no name.
@@ -135,7 +131,6 @@ class _SliceRun:
             leftovers=sink_result.leftovers,
             books=[*accounts, *sink_result.accounts],
             quarantine=quarantine,
-            part_quarantine=part_quarantine,
             dropped=dropped,
             scores=scores,
             score_histograms=self._scores.histograms if self._scores is not None else {},
@@ -156,8 +151,7 @@ class _SliceRun:
     def _is_plain(self) -> bool:
         """Whether nothing but the steps and the output looks at records. Pieces are cut from batches."""
         task = self._task
-        is_plain = task.trial is None and not task.excluded and not task.num_harmless_trials and task.part is None
-        return is_plain and self._stage.watch is None
+        return not (task.trial or task.excluded or task.num_harmless_trials or self._stage.watch)
 
     def _takes_strings(self) -> bool:
         """Tell whether the texts are needed as Python strings only. Dropped records are taken from batches."""
@@ -172,27 +166,20 @@ class _SliceRun:
         return bool(self._kernels) and not self._source.output.needs_text
 
     def _open_sink(self) -> Sink:
-        """Open the sink; records of a part of a cell are only stored, because a block holds those of the whole cell."""
         output = self._source.output
-        if self._task.part is not None:
-            return open_stream_sink(output.schema, self._stem)
         return output.open_sink(self._stage.place_sink(self._task.source, self._stem), self._task.num_slices)
 
     def _open_quarantine(self) -> QuarantineWriter:
         arguments = self._task.source, self._stage.max_quarantine, self._reader.paths
-        if self._task.part is None:
-            return QuarantineWriter(*arguments, partial(self._open_file, "quarantine"))
-        accounts = [account for account in (self._entry_account, *self._accounts) if account.step]
-        return PartQuarantineWriter(*arguments, lambda number: self._open_file(f"quarantine-{number}"), accounts)
+        return QuarantineWriter(*arguments, partial(self._open_file, "quarantine"))
 
     def _begin_cell(self) -> None:
         """Forget the cell before: what is checked or counted over several records ends with their cell, not the task.
 
         Otherwise it would depend on where tasks begin whether a record is quarantined.
         """
-        if self._task.part is None or self._task.part.number == 0:
-            for kernel in self._kernels:
-                kernel.begin_cell()
+        for kernel in self._kernels:
+            kernel.begin_cell()
         self._quarantine.begin_cell()
 
     def _enter_cell(self, cell: CellBatch) -> pa.RecordBatch:
@@ -203,8 +190,7 @@ class _SliceRun:
         if cell.num_blank:
             account.counters["blank"] += cell.num_blank
         account.counters.update(+cell.counters)
-        as_read = self._reader.batch_as_read
-        self._quarantine.add(account, cell.quarantined, cell.batch if as_read is None else as_read)
+        self._quarantine.add(account, cell.quarantined, cell.batch)
         _add_amounts(account, cell.batch)
         self._context.count(records=cell.batch.num_rows)
         if self._stage.watch is not None:

@@ -21,7 +21,6 @@ from gristmill.core.step import find_untrusted_template, link_counting_kernels, 
 from gristmill.engine.parallel_run import Options
 from gristmill.engine.worker import chunk
 from gristmill.pipeline.planning.units import Span, UnitLayout
-from gristmill.pipeline.stages.outputs.quarantine import PartQuarantine  # noqa: TC001
 from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks, SplitFile, open_stem
 from gristmill.pipeline.work_folder import stored_path
 from gristmill.readers.cells import CELL_BYTES
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from gristmill.engine.machine import Pin
     from gristmill.engine.observer import EventLog
     from gristmill.pipeline.monitoring.views import StatusView
-    from gristmill.pipeline.planning.units import CellPart
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.preparation import NodeCheck
@@ -79,6 +77,8 @@ class SourceStage:
     """The name of the account that counts the records coming in: `read`, or the barrier that they have passed."""
     score_layout: ScoreLayout | None = None
     """What is kept of that which the steps measure; None: nothing."""
+    layout: UnitLayout = UnitLayout()
+    """The sizes by which its files are cut."""
 
 
 class StepWatch(Protocol):
@@ -113,6 +113,7 @@ class StageContext:
     node_check: NodeCheck | None = None
     """What a worker on another machine must see there."""
     layout: UnitLayout = UnitLayout()
+    """The sizes by which barriers cut what they store."""
 
     @classmethod
     def extend(cls, context: StageContext, **settings: Any) -> Self:
@@ -269,19 +270,13 @@ class SliceTask:
     stem: str
     """The start of the paths of its files, below the output folder."""
     num_slices: int
-    """The number of slices in its unit, of which parts of a cell count as one; what it writes depends on it."""
+    """The number of slices in its unit; what it writes depends on it."""
     excluded: frozenset[tuple[int, int, str]] = frozenset()
     """Records that end their workers: the number of the cell in this task, the row in it, and the reason."""
     trial: TrialRows | None = None
     """If this is a trial, it writes nothing."""
     num_harmless_trials: int = 0
     """How often workers died of it though no record of it kills: then few rows at a time go through the steps."""
-
-    @property
-    def part(self) -> CellPart | None:
-        """The part of a cell that it reads, if it does not read whole cells."""
-        first = self.inputs[0] if self.inputs else None
-        return first.part if isinstance(first, Span) else None
 
     @property
     def size(self) -> int:
@@ -309,8 +304,6 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     """Documents of rows that documents of other units are to fill (`packing`)."""
     books: list[Account]
     quarantine: list[StoredFile] = []
-    part_quarantine: list[PartQuarantine] = []
-    """Instead of `quarantine`, where the slice is a part of a cell."""
     dropped: list[StoredFile] = []
     scores: list[ScoreBlocks] = []
     """What its filters have measured, as blocks of a score file."""
@@ -321,9 +314,8 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
         """List all its files in the work folder."""
         split_files = (*self.split_files, *self.held_files, *self.leftovers)
         data_files = [file for split_file in split_files for file in split_file.files()]
-        part_quarantine = [part.file for part in self.part_quarantine if part.file is not None]
         score_files = [blocks.file for blocks in self.scores]
-        return [*data_files, *part_quarantine, *self.quarantine, *self.dropped, *score_files]
+        return [*data_files, *self.quarantine, *self.dropped, *score_files]
 
 
 def _find_start(span: Span) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 from gristmill.core.recipe import AUTO
@@ -19,7 +18,6 @@ from gristmill.pipeline.planning.units import (
     Span,
     Unit,
     UnitCut,
-    can_cut_cells,
     choose_cut,
     cut_into_slices,
 )
@@ -99,13 +97,9 @@ class CutChooser:
         self, slice_bytes: int | Literal["auto"], num_workers: int, stage: StageContext, num_units: int
     ) -> None:
         self._slice_bytes = slice_bytes
-        self._layout = stage.layout
         self._has_unit_for_each = is_remote(stage.root) and num_units >= num_workers
-        self._must_join = {name: source.output.needs_join(2) for name, source in stage.sources.items()}
         self._num_workers = num_workers
-        self._cuts_cells = {
-            name: can_cut_cells(source.steps, stage.keep_dropped) for name, source in stage.sources.items()
-        }
+        self._stages = stage.sources
 
     @property
     def keeps_noted_cuts(self) -> bool:
@@ -115,10 +109,11 @@ class CutChooser:
     def choose(self, unit: StageUnit, bytes_after: int) -> UnitCut:
         """Choose the cut of a unit, which is followed by this much input in the stage."""
         name = unit.source.name
-        cuts_cells, slice_bytes = self._cuts_cells[name], self._slice_bytes
-        if slice_bytes == AUTO and self._has_unit_for_each and self._must_join[name] and not cuts_cells:
-            slice_bytes = max(unit.size, self._layout.unit_bytes)
-        return choose_cut(slice_bytes, self._num_workers, bytes_after, self._layout, cuts_cells=cuts_cells)
+        stage, slice_bytes = self._stages[name], self._slice_bytes
+        is_slow = any(step.is_slow for step in stage.steps)
+        if slice_bytes == AUTO and self._has_unit_for_each and stage.output.needs_join(2) and not is_slow:
+            slice_bytes = max(unit.size, stage.layout.unit_bytes)
+        return choose_cut(slice_bytes, self._num_workers, bytes_after, stage.layout)
 
 
 class UnitTasks:
@@ -196,22 +191,19 @@ class UnitTasks:
         slices: Sequence[tuple[UnitInput, ...]]
         spans = tuple(span for span in unit.inputs if isinstance(span, Span))
         if spans:
-            slices = cut_into_slices(Unit(spans), cut, unit.source.cell_sizes, self._stage.layout.cell_bytes)
+            slices = cut_into_slices(Unit(spans), cut, unit.source.cell_sizes, unit.source.layout.cell_bytes)
         else:
             slices = _group_inputs(unit, cut)
-        num_slices = len(_count_parts(slices))
         is_unit = len(slices) == 1 and not self._stage.sources[unit.source.name].output.needs_join(1)
         tasks = []
         for number, inputs in enumerate(slices):
             identities = [span.identity() for span in inputs if isinstance(span, Span)]
             name = unit.fingerprint if is_unit else fingerprint.of(unit.fingerprint, number, len(slices), identities)
-            tasks.append(Task(name, SliceTask(unit.source.name, inputs, work_path(name), num_slices)))
+            tasks.append(Task(name, SliceTask(unit.source.name, inputs, work_path(name), len(slices))))
         return tasks
 
     def _must_join(self, started: _StartedUnit) -> bool:
-        num_slices = len(_count_parts([task.payload.inputs for task in started.slices]))
-        output = self._stage.sources[started.unit.source.name].output
-        return num_slices < len(started.slices) or output.needs_join(num_slices)
+        return self._stage.sources[started.unit.source.name].output.needs_join(len(started.slices))
 
     def _end_slices(self, started: _StartedUnit) -> None:
         """Have a unit joined whose slices are done; if there is nothing to do for a worker, write its receipt."""
@@ -224,8 +216,7 @@ class UnitTasks:
         while self._to_join:
             started = self._to_join.popleft()
             unit = started.unit
-            counts = _count_parts([task.payload.inputs for task in started.slices])
-            yield Task(unit.fingerprint, JoinTask(unit.source.name, self._list_results(started), unit.stem, counts))
+            yield Task(unit.fingerprint, JoinTask(unit.source.name, self._list_results(started), unit.stem))
 
     def _find_missing(self, started: _StartedUnit) -> list[Task]:
         """Find the slices of a unit that have to be run. The results of the others are kept for its joining."""
@@ -261,15 +252,3 @@ def _group_inputs(unit: StageUnit, cut: UnitCut) -> list[tuple[UnitInput, ...]]:
         groups[-1].append(stored)
         num_bytes += size
     return [tuple(group) for group in groups]
-
-
-def _count_parts(slices: Sequence[tuple[UnitInput, ...]]) -> tuple[int, ...]:
-    """Count the slices that are parts of each cell; a slice of whole cells counts as 1."""
-
-    def find_cell(number: int) -> tuple[object, ...]:
-        first = slices[number][0] if slices[number] else None
-        if isinstance(first, Span) and first.part is not None:
-            return first.file.id, first.first
-        return (number,)
-
-    return tuple(len(list(group)) for _, group in groupby(range(len(slices)), key=find_cell))

@@ -83,7 +83,7 @@ class InputUnits:
             source.files,
             source.cell_sizes,
             lambda file: self._find_pieces(source, file),
-            self._plan.layout,
+            source.layout,
             self._plan.recipe.unit_scale,
         )
         for unit in units:
@@ -96,7 +96,7 @@ class InputUnits:
     def _unpack_into_spans(self, source: SourcePlan, file: SourceFile) -> Iterator[Span]:
         num_spans = 0
         # The first unit alone is often all that a limit needs.
-        for max_cells in (self._plan.layout.cells_per_unit, None) if source.is_limited else (None,):
+        for max_cells in (source.layout.cells_per_unit, None) if source.is_limited else (None,):
             task = self._make_unpack_task(source, file, max_cells)
             self._run_unpack_tasks([task])
             result = self._runner.find_receipt(task.id, UnpackResult)
@@ -106,7 +106,8 @@ class InputUnits:
                 num_spans = len(spans)
 
     def _make_unpack_task(self, source: SourcePlan, file: SourceFile, max_cells: int | None) -> Task:
-        name = fingerprint.of("unpack", source.read_parameters, file.identity, self._plan.versions, max_cells)
+        cells = source.layout.cell_bytes, max_cells
+        name = fingerprint.of("unpack", source.read_parameters, file.identity, self._plan.versions, *cells)
         return Task(name, UnpackTask(source.name, file, stored_path(name), max_cells))
 
     def _run_unpack_tasks(self, tasks: list[Task]) -> None:
@@ -198,9 +199,9 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
     unpack: UnpackTask = task.payload
     if file_format(unpack.file.path, stage.sources[unpack.source].read.format) == "webdataset":
         return _index_tar(unpack, stage, context)
-    read, cell_bytes = stage.sources[unpack.source].read, stage.layout.cell_bytes
-    cells, elements = open_for_unpacking(read, unpack.file, cell_bytes=cell_bytes)
-    writer = _PieceWriter(stage, None if cells.can_cut else unpack.stem, cells.start)
+    source = stage.sources[unpack.source]
+    cells, elements = open_for_unpacking(source.read, unpack.file, cell_bytes=source.layout.cell_bytes)
+    writer = _PieceWriter(stage, source.layout.cells_per_unit, None if cells.can_cut else unpack.stem, cells.start)
     with ExitStack() as files:
         try:
             for cell, data in cells.pieces():
@@ -218,7 +219,7 @@ def run_unpack(task: Task, context: Context) -> UnpackResult:
 
 def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> UnpackResult:
     """Cut a tar into pieces: each begins at a member, and all are read by one index."""
-    path, damage = unpack.file.path, None
+    path, damage, layout = unpack.file.path, None, stage.sources[unpack.source].layout
     unpacked: PendingFile | None = None
     if find_codec(path) is not None:
         with PendingFile(stage.work / f"{unpack.stem}.tar", stage.run_id) as unpacked:
@@ -227,11 +228,11 @@ def _index_tar(unpack: UnpackTask, stage: StageContext, context: Context) -> Unp
         path = str(unpacked.path)
     from gristmill.readers.webdataset import index_cells  # noqa: PLC0415  (only tars need it)
 
-    index, starts = index_cells(path, unpack.max_cells, stage.layout.cell_bytes)
+    index, starts = index_cells(path, unpack.max_cells, layout.cell_bytes)
     content = index.to_bytes()
     index_path = f"{unpack.stem}.tarindex"
     checksum = write_file(stage.work / index_path, content, stage.run_id)
-    cells_per_piece = stage.layout.cells_per_unit
+    cells_per_piece = layout.cells_per_unit
     firsts = list(range(0, len(starts), cells_per_piece))
     borders = [*index.header_offsets([starts[first] for first in firsts] if len(index) else []), index.tar_bytes]
     tar = IndexedTar(
@@ -286,9 +287,9 @@ def _unpack_tar(path: str, plain: PendingFile, context: Context) -> StreamDamage
 class _PieceWriter:
     """Writes pieces of as many cells as a unit; without a `stem` it only records where they begin."""
 
-    def __init__(self, stage: StageContext, stem: str | None, start: int) -> None:
+    def __init__(self, stage: StageContext, num_cells: int, stem: str | None, start: int) -> None:
         self._stage = stage
-        self._num_cells = stage.layout.cells_per_unit
+        self._num_cells = num_cells
         self._stem = stem
         self._file: PendingFile | None = None
         self._first_cell = self._last_cell = self._num_bytes = 0

@@ -13,10 +13,9 @@ import numpy as np
 
 from gristmill.core.errors import TooManyBadError
 from gristmill.core.records import ORIGIN
-from gristmill.shards.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types of fields)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -59,23 +58,6 @@ class QuarantinedRuns(msgspec.Struct, frozen=True):
 _NO_RECORDS = QuarantinedRuns(is_all=True)
 
 
-class LastQuarantined(msgspec.Struct, frozen=True, array_like=True):
-    """The last record that a step has quarantined: the relative path of its file, its position and its error."""
-
-    file: str | None = None
-    about: str = ""
-
-
-class PartQuarantine(msgspec.Struct, frozen=True, kw_only=True):
-    """The records that a step has quarantined in one part of a cell; those of all parts are those of the cell."""
-
-    account: int
-    """The number of the step's account in the books of the slice."""
-    runs: QuarantinedRuns
-    last: LastQuarantined = LastQuarantined()
-    file: StoredFile | None = None
-
-
 class QuarantineWriter:
     """Counts and writes the quarantined records of one task.
 
@@ -108,100 +90,29 @@ class QuarantineWriter:
             return
         runs = QuarantinedRuns()
         if records:
-            file = self._find_file(account)
+            if self.file is None:
+                self.file = self._open_file()
             for record in records:
                 account.quarantined[record.reason] += record.num_records
                 if record.is_unread:
                     account.counters["unread_bytes"] += record.num_bytes
                 if record.is_malformed:
                     account.counters["malformed_bytes"] += record.num_bytes
-                file.write(encode_line(self._source, self._paths.get(record.file), account.step, record))
+                self.file.write(encode_line(self._source, self._paths.get(record.file), account.step, record))
             runs = measure_quarantined_runs(batch.column(ORIGIN), records)
         runs = self._runs.get(id(account), _NO_RECORDS).followed_by(runs)
         self._runs[id(account)] = runs
-        if records:
+        # Where all records may be quarantined, a run of them means nothing.
+        if records and runs.longest >= MAX_CONSECUTIVE_QUARANTINED and self._max_quarantine < 1:
             last = records[-1]
-            about = f"position {last.position}: {last.message}"
-            self._check_runs(account, runs, LastQuarantined(self._paths.get(last.file), about))
-
-    def _find_file(self, account: Account) -> PendingFile:  # noqa: ARG002  (see `PartQuarantineWriter`)
-        if self.file is None:
-            self.file = self._open_file()
-        return self.file
-
-    def _check_runs(self, account: Account, runs: QuarantinedRuns, last: LastQuarantined) -> None:
-        check_runs(self._source, account.step, runs, last, self._max_quarantine)
-
-
-class PartQuarantineWriter(QuarantineWriter):
-    """Writes the quarantined records of a task that has one part of a cell.
-
-    Each step has a separate file, because the records of a cell are listed step by step. Whether there were too many
-    in a row is known when all parts are there.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        max_quarantine: float,
-        paths: Mapping[int, str],
-        open_file: Callable[[int], PendingFile],
-        accounts: Sequence[Account],
-    ) -> None:
-        self._numbers = {id(account): number for number, account in enumerate(accounts)}
-        self._files: dict[int, PendingFile] = {}
-        self._last: dict[int, LastQuarantined] = {}
-        self._open_numbered = open_file
-        super().__init__(source, max_quarantine, paths, lambda: open_file(0))
-
-    def finish(self, commit: Callable[[PendingFile], StoredFile]) -> list[PartQuarantine]:
-        """Commit the files, and return what each account that had records has quarantined."""
-        numbered_runs = [(self._numbers[key], runs) for key, runs in self._runs.items()]
-        return [
-            PartQuarantine(
-                account=number,
-                runs=runs,
-                last=self._last.get(number, LastQuarantined()),
-                file=commit(self._files[number]) if number in self._files else None,
+            file = self._paths.get(last.file)
+            raise TooManyBadError(
+                f"step {account.step}: {runs.longest} records in a row could not be used; the last, at {file} position "
+                f"{last.position}: {last.message}",
+                help="fix the step or the recipe's field names; what was finished is kept",
+                source=self._source,
+                files=[file],
             )
-            for number, runs in sorted(numbered_runs, key=lambda entry: entry[0])
-        ]
-
-    def _find_file(self, account: Account) -> PendingFile:
-        number = self._numbers[id(account)]
-        if number not in self._files:
-            self._files[number] = self._open_numbered(number)
-        return self._files[number]
-
-    def _check_runs(self, account: Account, runs: QuarantinedRuns, last: LastQuarantined) -> None:  # noqa: ARG002
-        self._last[self._numbers[id(account)]] = last
-
-
-def check_runs(source: str, step: str, runs: QuarantinedRuns, last: LastQuarantined, max_quarantine: float) -> None:
-    """Raise `TooManyBadError` if too many records of a cell in a row were quarantined; `last` is the last one."""
-    # Where all records may be quarantined, a run of them means nothing.
-    if runs.longest >= MAX_CONSECUTIVE_QUARANTINED and max_quarantine < 1:
-        raise TooManyBadError(
-            f"step {step}: {runs.longest} records in a row could not be used; the last, at {last.file} {last.about}",
-            help="fix the step or the recipe's field names; what was finished is kept",
-            source=source,
-            files=[last.file],
-        )
-
-
-def join_runs(
-    source: str, parts: Iterable[Sequence[PartQuarantine]], steps: Sequence[str], max_quarantine: float
-) -> None:
-    """Raise `TooManyBadError` for a cell in whose parts, one after another, too many records in a row are bad."""
-    runs = dict.fromkeys(range(len(steps)), _NO_RECORDS)
-    last: dict[int, LastQuarantined] = {}
-    for part in parts:
-        for entry in part:
-            runs[entry.account] = runs[entry.account].followed_by(entry.runs)
-            if entry.last.about:
-                last[entry.account] = entry.last
-    for number, step in enumerate(steps):
-        check_runs(source, step, runs[number], last.get(number, LastQuarantined()), max_quarantine)
 
 
 def measure_quarantined_runs(origin_column: pa.StructArray, bad: Sequence[QuarantinedRecord]) -> QuarantinedRuns:

@@ -22,14 +22,13 @@ from gristmill.shards.stored_files import StoredFile
 from gristmill.storage.commit import PendingFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from gristmill.core.records import StepResult
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
-    from gristmill.storage.locations import Location
 
 
 def describe_stage(source: str, number: int, stages: Sequence[Sequence[LocalStep]]) -> ScoreLayout | None:
@@ -93,14 +92,6 @@ class ScoreWriter:
         if self._batch is not None:
             self._cell.append(self._batch.make_rows(self._encoder.schema))
             self._batch = None
-
-    def join_cell(self, root: Location, parts: Iterable[ScoreBlocks]) -> None:
-        """Make one block of those of a cell's parts, as if one task had read the whole cell."""
-        for part in parts:
-            content = b"".join((self._encoder.header(), part.read(root), self._encoder.footer()))
-            self._cell += pa.ipc.open_stream(pa.py_buffer(content))
-        self._cell = self._join_batches()
-        self.end_cell()
 
     def end_cell(self) -> None:
         """Encode the rows of the cell as one block."""
