@@ -21,6 +21,7 @@ from gristmill.core.records import ORIGIN, RECORD
 from gristmill.core.step import ReplayableStep
 from gristmill.engine.worker import chunk
 from gristmill.pipeline.run import run_recipe
+from gristmill.pipeline.stages.observers import SliceObserver
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.steps.column_names import list_value_columns
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from gristmill.core.records import QuarantinedRecord, StepResult
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.run import RunResult
+    from gristmill.pipeline.stages.observers import StepPlace
+    from gristmill.readers.cells import CellBatch
 
 MAX_RECORDS = 100
 """Number of records read of each source, unless the caller sets another limit."""
@@ -76,7 +79,7 @@ class FunctionFailedError(GristmillError):
         return FunctionFailedError, (self.error, self.traceback)
 
 
-class _RecordPrinter:
+class _RecordPrinter(SliceObserver):
     """Shows the first records after each step of each source."""
 
     def __init__(self, show: Callable[[str], object], limit: int) -> None:
@@ -85,15 +88,16 @@ class _RecordPrinter:
         self._has_named_worker = False
         self._num_shown: Counter[tuple[str, str, int]] = Counter()
 
-    def after_read(self, source: str, batch: pa.RecordBatch, bad: list[QuarantinedRecord]) -> None:
+    def after_read(self, source: str, cell: CellBatch) -> None:
         """Show a cell that was read. It may hold more records than the limit lets through."""
-        self._report(source, "read", 0, batch.slice(0, self._limit), {}, bad)
+        self._report(source, "read", 0, cell.batch.slice(0, self._limit), {}, cell.quarantined)
 
-    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, result: StepResult) -> None:
+    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
         """Show what a step has made of a batch."""
+        source, step = place.source, place.step
         # By identity: a recipe may hold the same step twice.
-        self._report(source, step.name, id(step), result.batch, result.dropped, result.quarantined)
-        for record in result.quarantined:
+        self._report(source, step.name, id(step), applied.batch, applied.dropped, applied.quarantined)
+        for record in applied.quarantined:
             if record.reason == "exception":
                 _raise_failure(source, step, before, record)
 

@@ -8,13 +8,12 @@ import pytest
 from gristmill_testing.chat_templates import CHATML
 from gristmill_testing.small_tokenizers import trained
 
-from gristmill.core.errors import TooManyBadError
 from gristmill.engine.observer import EventLog
 from gristmill.engine.parallel_run import choose_num_workers
 from gristmill.pipeline.planning.units import Span, UnitLayout
 from gristmill.pipeline.stages.stage_context import SliceTask
 from gristmill.pipeline.stages.unit_tasks import UnitTasks
-from gristmill.steps import Length, Map, Mix, Pack, Read, Render, Shuffle, Split, Tokenize, Write
+from gristmill.steps import Length, Mix, Pack, Read, Render, Shuffle, Split, Tokenize, Write
 
 WORDS = ["mill", "grist", "flour", "stone", "wheat", "größe", "粉"]
 RENDER = Render(template="chatml")
@@ -31,7 +30,7 @@ def chat_lines(count, seed, bad=()):
 
 @pytest.fixture
 def chats(mill, tmp_path):
-    """One file of one cell with some bad lines, which many workers share."""
+    """One small file with some bad lines, which many workers share."""
     lines = list(chat_lines(400, 1, bad=(*range(100, 100 + NUM_BAD), 7, 399)))
     lines[50] = "{broken"
     lines.insert(60, "")
@@ -79,7 +78,7 @@ def run_all(mill, recipe, tasks_run, **options):
     ],
     ids=["jsonl", "zstd", "parquet", "arrow", "webdataset", "shuffle", "split"],
 )
-def test_records_of_one_cell_are_shared_out_and_become_one_block(mill, chats, tasks_run, steps):
+def test_slow_steps_share_a_small_file_by_smaller_cells(mill, chats, tasks_run, steps):
     recipe = mill.recipe({"chats": Read(read=str(chats))}, steps, max_quarantine=0.5, keep_dropped="samples")
     one, two, seven = run_all(mill, recipe, tasks_run)
     assert any(path.startswith("quarantine/") for path in one)
@@ -102,26 +101,6 @@ def test_one_lane_of_several_sources_does_not_depend_on_the_cut(mill, chats, tas
     recipe = mill.recipe(sources, steps, max_quarantine=0.5)
     found = [mill.fresh_files(recipe, backend="threads", workers=workers) for workers in (1, 2, 7)]
     assert found[0] == found[1] == found[2]
-
-
-def test_functions_of_the_user_see_whole_cells(mill, chats, tasks_run, tmp_path):
-    (tmp_path / "functions.py").write_text("def same(record):\n    return record\n")
-    steps = [Map(call=f"{tmp_path}/functions.py:same"), RENDER, Write(format="jsonl")]
-    mill.run(mill.recipe({"chats": Read(read=str(chats))}, steps, max_quarantine=0.5), backend="threads", workers=7)
-    assert len(tasks_run) == 1
-
-
-@pytest.mark.parametrize("workers", [1, 2, 7])
-def test_a_hundred_bad_records_in_a_row_are_found_over_the_parts_of_a_cell(mill, tmp_path, workers):
-    mill.layout = UnitLayout(slow_cell_bytes=4096, feed_bytes=0)
-    bad = (*range(120, 225), 390)
-    (tmp_path / "chats.jsonl").write_text("\n".join(chat_lines(400, 1, bad=bad)) + "\n")
-    recipe = mill.recipe({"chats": Read(read=f"{tmp_path}/chats.jsonl")}, [RENDER], max_quarantine=0.5)
-    with pytest.raises(TooManyBadError) as caught:
-        mill.run(recipe, backend="threads", workers=workers)
-    assert "step render: 105 records in a row" in caught.value.message
-    position = sum(len(line.encode()) + 1 for line in list(chat_lines(400, 1, bad=bad))[:390])
-    assert f"position {position}" in caught.value.message
 
 
 @pytest.mark.parametrize(("workers", "num_warnings"), [(7, 1), ("auto", 0), (1, 0)])

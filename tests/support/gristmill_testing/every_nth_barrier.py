@@ -1,24 +1,20 @@
 """The barrier of `EveryNth`: the number of a unit's first record depends on all units before it."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs
 from gristmill.pipeline.planning import fingerprint
-from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.pipeline.stages.stored import StoredInput, WholeRecords
 from gristmill_testing.every_nth_step import EveryNth
 
 
 @dataclass(frozen=True, slots=True)
-class EveryNthRow:
+class EveryNthRow(WholeRecords):
     """Every n-th row of a stored stream, beginning with row `first`."""
 
     stored: StoredInput
     first: int
     n: int
-
-    is_copy: ClassVar[bool] = False
-    counters: ClassVar[dict[str, int]] = {}
 
     @property
     def num_rows(self):

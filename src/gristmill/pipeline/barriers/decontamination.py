@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from gristmill.pipeline.barriers.exchange import Exchange, Part, RecordWriting
 from gristmill.pipeline.barriers.judge import FINDING, Search, find_hits, judge_unit
 from gristmill.pipeline.barriers.record_files import read_records
 from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.stored import WholeRecords
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.manifest import BenchmarkCheck, Decontaminated
@@ -237,7 +238,7 @@ def _gather_evidence(
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedInput:
+class CheckedInput(WholeRecords):
     """A stored stream of documents that were checked."""
 
     stored: StoredInput
@@ -250,8 +251,6 @@ class CheckedInput:
     """The names of the items, by passage."""
     num_contaminated: int
     """The number of documents of the stream that hold an item."""
-
-    is_copy: ClassVar[bool] = False
 
     @property
     def num_rows(self) -> int:

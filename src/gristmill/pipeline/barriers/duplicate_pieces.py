@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs,
 from gristmill.pipeline.barriers.exchange import Exchange, Part, RecordWriting
 from gristmill.pipeline.barriers.record_files import make_records, read_records
 from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.stored import WholeRecords
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.steps.deduplicate.deduplicate import DUPLICATE
 from gristmill.steps.deduplicate.partitions import grow_partition_bytes
@@ -160,7 +161,7 @@ def _list_units(source: BarrierSource) -> Iterator[_PieceUnit]:
 
 
 @dataclass(frozen=True, slots=True)
-class WithoutPieces:
+class WithoutPieces(WholeRecords):
     """A stored stream without the pieces that have come before."""
 
     stored: StoredInput
@@ -170,8 +171,6 @@ class WithoutPieces:
     num_pieces: int
     first_row: int
     """The number of the stream's first document in the unit."""
-
-    is_copy: ClassVar[bool] = False
 
     @property
     def num_rows(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
 from gristmill.pipeline.barriers.exchange import Exchange, Part
 from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.stored import WholeRecords
 from gristmill.steps.sampling import OVER_LIMIT, AssignSplit
 
 if TYPE_CHECKING:
@@ -33,14 +34,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstRows:
+class FirstRows(WholeRecords):
     """The first rows of a stored stream; the other rows are dropped as `over_limit`."""
 
     stored: StoredInput
     num_kept: int
-
-    is_copy: ClassVar[bool] = False
-    counters: ClassVar[Mapping[str, int]] = {}
 
     @property
     def num_rows(self) -> int:

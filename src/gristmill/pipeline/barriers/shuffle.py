@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from gristmill.core.splits import TRAIN
 from gristmill.pipeline.barriers.base import BarrierOutcome, list_stored_inputs, list_training_inputs
 from gristmill.pipeline.barriers.exchange import Exchange, Part, RecordWriting
 from gristmill.pipeline.planning import fingerprint
+from gristmill.pipeline.stages.stored import WholeRecords
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.readers.cells import CELL_BYTES
 from gristmill.shards.canonical import canonicalize_schema
@@ -26,7 +27,7 @@ from gristmill.shards.stored_files import StoredRange
 from gristmill.steps.edit_columns import with_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource
     from gristmill.pipeline.barriers.exchange import Partition
@@ -43,7 +44,7 @@ class StoredBlock(StoredRange, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBucket:
+class StoredBucket(WholeRecords):
     """A bucket of a `shuffle`: blocks of many units, sorted together when they are read."""
 
     shuffle: Shuffle
@@ -52,16 +53,9 @@ class StoredBucket:
     source: str
     epoch: int
 
-    is_copy: ClassVar[bool] = False
-    counters: ClassVar[Mapping[str, int]] = {}
-
     @property
     def num_rows(self) -> int:
         return sum(block.rows for block in self.blocks)
-
-    def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002
-        """Give no reasons: a shuffle drops nothing."""
-        return {}
 
     def batches(self, root: Location, seed: int) -> Iterator[pa.RecordBatch]:
         """Sort the whole bucket, then give it in batches of about one cell."""

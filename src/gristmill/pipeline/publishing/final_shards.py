@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from gristmill.pipeline.stages.join import JoinTask, RowCursor, interleave_rows,
 from gristmill.pipeline.stages.outputs.unit_output import choose_shard_output
 from gristmill.pipeline.stages.runner import StageResults
 from gristmill.pipeline.stages.stage_context import SliceResult, SourceStage
-from gristmill.pipeline.stages.stored import StoredInput
+from gristmill.pipeline.stages.stored import StoredInput, WholeRecords
 from gristmill.pipeline.stages.unit_tasks import StageUnit
 from gristmill.shards.manifest import MIXED
 from gristmill.shards.stored_files import MixedShare
@@ -63,7 +63,7 @@ class StoredRows:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredInterleaving:
+class StoredInterleaving(WholeRecords):
     """Consecutive rows of the lane in which all sources are interleaved."""
 
     rows: tuple[tuple[StoredRows, ...], ...]
@@ -76,16 +76,9 @@ class StoredInterleaving:
     """Rows of each source before the first row."""
     block_rows: int
 
-    is_copy: ClassVar[bool] = False
-    counters: ClassVar[Mapping[str, int]] = {}
-
     @property
     def num_rows(self) -> int:
         return sum(rows.stop - rows.first for stored_rows in self.rows for rows in stored_rows)
-
-    def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002
-        """Give no reasons: nothing is dropped."""
-        return {}
 
     def batches(self, root: Location, seed: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """Read the rows, interleaved a block at a time."""

@@ -88,6 +88,14 @@ class SliceReader:
         self._checks.wait()
         self._advance(self._size - self._progress)
 
+    def read_dropped(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Read the records that the barrier before this stage has dropped of the inputs, each batch with its reason."""
+        for stored in self._task.inputs:
+            if not isinstance(stored, Span):
+                for reason, batch in stored.dropped_batches(self._stage.work, self._stage.seed):
+                    self._context.at(self.cell_number)  # each batch has the whole timeout
+                    yield reason, batch
+
     def _read_inputs(self) -> Iterator[CellBatch]:
         for stored_records in self._task.inputs:
             if not isinstance(stored_records, Span):

@@ -6,44 +6,35 @@ import this module first. It imports what they need and no more: each import is 
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import ExitStack
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from gristmill.core.books import Account
 from gristmill.core.errors import ParityError
-from gristmill.core.records import INPUT_IDS, TEXT, StepResult, count_values
 from gristmill.core.step import TextsKernel, apply_kernel
 from gristmill.engine.tasks import Unfinished
 from gristmill.pipeline.stages.join import JoinTask, run_join
+from gristmill.pipeline.stages.observers import BookKeeper, LineFile, SliceObserver, StepPlace
 from gristmill.pipeline.stages.outputs.dropped import DroppedRecordWriter
 from gristmill.pipeline.stages.outputs.quarantine import QuarantineWriter
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.slice_reader import SliceReader
 from gristmill.pipeline.stages.stage_context import PIECE_ROWS, SliceResult
-from gristmill.pipeline.stages.stored import DroppingRecords
-from gristmill.shards.stored_files import StoredFile
-from gristmill.storage.commit import PendingFile
-from gristmill.storage.locations import relative_name
 from gristmill.storage.stores.retries import wait_clock
 from gristmill.storage.stores.uploads import collect_uploads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from gristmill.core.records import Texts
     from gristmill.engine.tasks import Context, Task
-    from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter
-    from gristmill.pipeline.stages.outputs.sinks import Sink
+    from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.stage_context import LoadedContext, SliceTask, TrialRows
-    from gristmill.readers.cells import CellBatch
 
 
 STORE_COUNT = "store:"
@@ -81,71 +72,75 @@ def run_slice(task: Task, context: Context) -> SliceResult | None:
 
 
 class _SliceRun:
-    """One run of one slice: its accounts, and the files that it has open."""
+    """One run of one slice: its reader, the kernels of its steps, its sink, and what watches them."""
 
     def __init__(self, loaded: LoadedContext, task: SliceTask, context: Context) -> None:
         self._stage = stage = loaded.context
         self._task = task
         self._context = context
-        self._source = stage.sources[task.source]
+        self._source = source = stage.sources[task.source]
         self._kernels = loaded.kernels[task.source]
-        self._entry_account = Account(step=self._source.entry_account or "")
-        self._accounts = [Account(step=step.name) for step in self._source.steps]
-        self._reader = SliceReader(stage, task, context, self._entry_account, keeps_strings=self._takes_strings())
-        self._stem = open_stem(stage.root, task.stem, stage.run_id, syncs=False, source=task.source)
-        self._open_files = ExitStack()
-        self._quarantine = self._open_quarantine()
-        self._dropped: DroppedRecordWriter | None = None
-        if stage.keep_dropped is not None:
-            self._dropped = DroppedRecordWriter(
-                task.source, stage.keep_dropped, stage.seed, self._reader.paths, partial(self._open_file, "dropped")
-            )
-        self._scores: ScoreWriter | None = None
-        if self._source.score_layout is not None:
-            from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter  # noqa: PLC0415  (few recipes need it)
-
-            self._scores = ScoreWriter(self._source.score_layout, self._source.steps)
+        self._places = [StepPlace(task.source, number, step) for number, step in enumerate(source.steps)]
+        self._books = BookKeeper(source.entry_account, source.steps)
+        self._reader = SliceReader(stage, task, context, self._books.entry, keeps_strings=self._takes_strings())
+        self._observers: list[SliceObserver] = []
+        """None in a trial, which leaves nothing."""
 
     def run(self) -> SliceResult:
         # No file has its name before its commit, so a task that fails or is killed leaves nothing that counts. Files
         # that were committed before a later one failed are overwritten when the task runs again.
-        with self._open_files, self._open_sink() as sink:
+        stem = open_stem(self._stage.root, self._task.stem, self._stage.run_id, syncs=False, source=self._task.source)
+        sink_stem = self._stage.place_sink(self._task.source, stem)
+        with ExitStack() as files, self._source.output.open_sink(sink_stem, self._task.num_slices) as sink:
+            self._observers = self._open_observers(stem, files)
             for cell in self._reader.read_cells():
                 self._begin_cell()
-                sink.add(self._apply_steps_in_pieces(self._enter_cell(cell), cell.texts))
-                if self._scores is not None:
-                    self._scores.end_cell()
-            sink_result = sink.commit()
+                for observer in self._observers:
+                    observer.after_read(self._task.source, cell)
+                self._context.count(records=cell.batch.num_rows)
+                sink.add(self._apply_steps_in_pieces(cell.batch, cell.texts))
+                for observer in self._observers:
+                    observer.end_cell()
+            made = sink.commit()
             self._reader.finish()
-            if self._dropped is not None:
-                self._add_dropped_by_barrier(self._dropped)
-                self._dropped.finish()
-            quarantine = self._commit_files(self._quarantine.file)
-            dropped = self._commit_files(self._dropped.file if self._dropped is not None else None)
-            scores = self._scores.write(self._stem) if self._scores is not None else []
-        # After some barriers the first step accounts for what comes in, and the entry account has no name.
-        accounts = [account for account in (self._entry_account, *self._accounts) if account.step]
+            watched: dict[str, Any] = {}
+            for observer in self._observers:
+                watched |= observer.commit()
+        watched["books"] += made.accounts
         return SliceResult(
-            split_files=sink_result.split_files,
-            held_files=sink_result.held_files,
-            leftovers=sink_result.leftovers,
-            books=[*accounts, *sink_result.accounts],
-            quarantine=quarantine,
-            dropped=dropped,
-            scores=scores,
-            score_histograms=self._scores.histograms if self._scores is not None else {},
+            split_files=made.split_files, held_files=made.held_files, leftovers=made.leftovers, **watched
         )
 
     def run_trial(self, trial: TrialRows) -> None:
         """Send the trial's rows through the steps. Each position is reported first: the last one names the killer."""
-        with self._open_files:
-            for number, cell in enumerate(self._reader.read_cells()):
-                if number == trial.cell:
-                    self._begin_cell()
-                    for start in range(trial.first, min(trial.stop, cell.batch.num_rows), trial.piece_rows):
-                        self._context.at(start)
-                        self._apply_steps(cell.batch.slice(start, trial.piece_rows))
-                    return
+        for number, cell in enumerate(self._reader.read_cells()):
+            if number == trial.cell:
+                self._begin_cell()
+                for start in range(trial.first, min(trial.stop, cell.batch.num_rows), trial.piece_rows):
+                    self._context.at(start)
+                    self._apply_steps(cell.batch.slice(start, trial.piece_rows))
+                return
+
+    def _open_observers(self, stem: OutputStem, files: ExitStack) -> list[SliceObserver]:
+        stage, source, paths = self._stage, self._source, self._reader.paths
+        entry_step = self._books.entry.step
+        quarantine = QuarantineWriter(entry_step, stage.max_quarantine, paths, LineFile(stem, "quarantine", files))
+        observers: list[SliceObserver] = [self._books, quarantine]
+        if stage.keep_dropped is not None:
+            file = LineFile(stem, "dropped", files)
+            read_dropped = self._reader.read_dropped
+            observers.append(
+                DroppedRecordWriter(
+                    self._task.source, entry_step, stage.keep_dropped, stage.seed, paths, file, read_dropped
+                )
+            )
+        if source.score_layout is not None:
+            from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter  # noqa: PLC0415  (few recipes need it)
+
+            observers.append(ScoreWriter(source.score_layout, source.steps, stem))
+        if stage.watch is not None:
+            observers.append(stage.watch)
+        return observers
 
     @property
     def _is_plain(self) -> bool:
@@ -165,14 +160,6 @@ class _SliceRun:
                 return True
         return bool(self._kernels) and not self._source.output.needs_text
 
-    def _open_sink(self) -> Sink:
-        output = self._source.output
-        return output.open_sink(self._stage.place_sink(self._task.source, self._stem), self._task.num_slices)
-
-    def _open_quarantine(self) -> QuarantineWriter:
-        arguments = self._task.source, self._stage.max_quarantine, self._reader.paths
-        return QuarantineWriter(*arguments, partial(self._open_file, "quarantine"))
-
     def _begin_cell(self) -> None:
         """Forget the cell before: what is checked or counted over several records ends with their cell, not the task.
 
@@ -180,41 +167,10 @@ class _SliceRun:
         """
         for kernel in self._kernels:
             kernel.begin_cell()
-        self._quarantine.begin_cell()
-
-    def _enter_cell(self, cell: CellBatch) -> pa.RecordBatch:
-        """Count the records of a cell into the books, and return those that the steps get."""
-        account = self._entry_account
-        account.records_in += cell.batch.num_rows + sum(bad.num_records for bad in cell.quarantined)
-        account.records_out += cell.batch.num_rows
-        if cell.num_blank:
-            account.counters["blank"] += cell.num_blank
-        account.counters.update(+cell.counters)
-        self._quarantine.add(account, cell.quarantined, cell.batch)
-        _add_amounts(account, cell.batch)
-        self._context.count(records=cell.batch.num_rows)
-        if self._stage.watch is not None:
-            self._stage.watch.after_read(self._task.source, cell.batch, cell.quarantined)
-        return cell.batch
-
-    def _add_dropped_by_barrier(self, dropped: DroppedRecordWriter) -> None:
-        """Add what the barrier before this stage has dropped of the inputs: they are read once more for it."""
-        for stored in self._task.inputs:
-            if not isinstance(stored, DroppingRecords):
-                continue
-            for reason, batch in stored.dropped_batches(self._stage.work, self._stage.seed):
-                self._context.at(self._reader.cell_number)  # each batch has the whole timeout
-                codes = np.ones(batch.num_rows, np.uint8)
-                result = StepResult(batch.slice(0, 0), {reason: batch.num_rows}, codes=codes, reasons=(reason,))
-                dropped.add(self._entry_account.step, batch, result)
 
     def _apply_steps_in_pieces(self, batch: pa.RecordBatch, texts: Texts | None) -> pa.RecordBatch:
-        if texts is not None:
-            batch = self._apply_steps(batch, texts)
-            self._entry_account.text_bytes += texts.num_bytes  # after the step, which has looked at the sizes already
-            return batch
         if not self._task.num_harmless_trials or batch.num_rows <= PIECE_ROWS:
-            return self._apply_steps(batch)
+            return self._apply_steps(batch, texts)
         pieces = []
         for start in range(0, batch.num_rows, PIECE_ROWS):
             self._context.at(self._reader.cell_number)  # each piece has the whole timeout
@@ -224,8 +180,7 @@ class _SliceRun:
 
     def _apply_steps(self, batch: pa.RecordBatch, texts: Texts | None = None) -> pa.RecordBatch:
         counts: Mapping[str, NDArray[np.int64]] = {}
-        steps = zip(self._source.steps, self._kernels, self._accounts, strict=True)
-        for number, (step, kernel, account) in enumerate(steps):
+        for place, kernel in zip(self._places, self._kernels, strict=True):
             try:
                 if texts is not None and isinstance(kernel, TextsKernel):
                     applied = kernel.apply_to_texts(batch, texts, self._stage.seed)
@@ -235,42 +190,7 @@ class _SliceRun:
                 file = error.context.get("file")
                 path = self._reader.paths.get(file, self._task.source) if isinstance(file, int) else self._task.source
                 raise ParityError(f"{path}: {error.message}", help=error.help, **error.context) from None
-            if self._stage.watch is not None:
-                self._stage.watch.after_step(self._task.source, step, batch, applied)
-            account.records_in += batch.num_rows
-            account.created += applied.created
-            account.records_out += applied.batch.num_rows
-            account.dropped.update(Counter(applied.dropped))
-            account.counters.update(applied.counters)
-            self._quarantine.add(account, applied.quarantined, batch)
-            if self._dropped is not None:
-                self._dropped.add(account.step, batch, applied)
-            if self._scores is not None:
-                self._scores.add(number, batch, applied)
+            for observer in self._observers:
+                observer.after_step(place, batch, applied)
             batch, counts, texts = applied.batch, applied.counts, applied.texts
-            _add_amounts(account, batch)
-            if texts is not None:
-                account.text_bytes += texts.num_bytes
-        if self._scores is not None:
-            self._scores.end_batch()
         return batch
-
-    def _open_file(self, kind: str) -> PendingFile:
-        path = self._stage.root / f"{self._stem.stem}.{kind}.jsonl"
-        return self._open_files.enter_context(PendingFile(path, self._stage.run_id))
-
-    def _commit_files(self, file: PendingFile | None) -> list[StoredFile]:
-        return [] if file is None else [self._commit_file(file)]
-
-    def _commit_file(self, file: PendingFile) -> StoredFile:
-        file.commit(sync=False)
-        path = relative_name(file.path, self._stage.root)
-        return StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
-
-
-def _add_amounts(account: Account, batch: pa.RecordBatch) -> None:
-    """Add how much text or how many tokens come out. That is a difference of offsets, so it costs nothing."""
-    if TEXT in batch.schema.names:
-        account.text_bytes += count_values(batch.column(TEXT))
-    elif INPUT_IDS in batch.schema.names:
-        account.tokens += count_values(batch.column(INPUT_IDS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gristmill.core.recipe import RunSettings
-    from gristmill.core.records import QuarantinedRecord, StepResult
     from gristmill.core.step import LocalStep, StepKernel
     from gristmill.engine.machine import Pin
     from gristmill.engine.observer import EventLog
     from gristmill.pipeline.monitoring.views import StatusView
+    from gristmill.pipeline.stages.observers import SliceObserver
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.preparation import NodeCheck
@@ -81,16 +81,6 @@ class SourceStage:
     """The sizes by which its files are cut."""
 
 
-class StepWatch(Protocol):
-    """Watches records go through the steps: debug mode."""
-
-    def after_read(self, source: str, batch: pa.RecordBatch, bad: list[QuarantinedRecord]) -> None:
-        """Called when a cell has been read."""
-
-    def after_step(self, source: str, step: LocalStep, before: pa.RecordBatch, applied: StepResult) -> None:
-        """Called when a step has been applied to a batch."""
-
-
 @dataclass(frozen=True, slots=True)
 class StageContext:
     """The settings that all tasks of a stage have in common."""
@@ -105,7 +95,7 @@ class StageContext:
     sources: Mapping[str, SourceStage]
     """By source."""
     keep_dropped: str | None
-    watch: StepWatch | None
+    watch: SliceObserver | None
     storage: Mapping[str, StorageOptions] = field(default_factory=_list_storage_options)
     """How the buckets of the recipe are reached."""
     needed_content: frozenset[str] = frozenset()
@@ -217,7 +207,7 @@ class RunOptions:
     allow_endpoints: Collection[str] = ()
     """Hosts that a recipe may name as an endpoint though the connection is not encrypted."""
     events: EventLog | None = None
-    watch: StepWatch | None = None
+    watch: SliceObserver | None = None
     """Watches every step and batch; only for runs in this process."""
     layout: UnitLayout = UnitLayout()
     """The sizes by which the work is cut. The one option that does change the output: tests need many small units."""

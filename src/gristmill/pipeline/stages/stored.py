@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -47,13 +47,33 @@ class StoredRecords(Protocol):
     def batches(self, root: Location, seed: int) -> Iterator[pa.RecordBatch]:
         """Read the records, one batch for each cell."""
 
-
-@runtime_checkable
-class DroppingRecords(Protocol):
-    """Stored records of which a barrier drops some that no file of evidence holds, so that a recipe may keep them."""
-
     def dropped_batches(self, root: Location, seed: int) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Read the records that `count_dropped` counts, as they came to the barrier, each batch with its reason."""
+        """Read the records that `count_dropped` counts, as they came to the barrier, each batch with its reason.
+
+        None where a file of evidence holds them.
+        """
+
+
+class WholeRecords:
+    """The base of stored records of which a barrier drops and copies nothing, unless the class says otherwise."""
+
+    __slots__ = ()
+
+    @property
+    def is_copy(self) -> bool:
+        return False
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return {}
+
+    def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002
+        """Give no reasons: nothing is dropped."""
+        return {}
+
+    def dropped_batches(self, root: Location, seed: int) -> Iterator[tuple[str, pa.RecordBatch]]:  # noqa: ARG002
+        """Give no records."""
+        return iter(())
 
 
 UnitInput: TypeAlias = Span | StoredRecords
@@ -62,19 +82,12 @@ Only spans can be cut into slices, because only files have cells that can be rea
 
 
 @dataclass(frozen=True, slots=True)
-class StoredInput:
+class StoredInput(WholeRecords):
     """An Arrow stream with one batch for each cell, read as it is."""
 
     file: StoredFile
     num_rows: int
     split: str = TRAIN
-
-    is_copy: ClassVar[bool] = False
-    counters: ClassVar[Mapping[str, int]] = {}
-
-    def count_dropped(self, num_records: int) -> Mapping[str, int]:  # noqa: ARG002  (part of `StoredRecords`)
-        """Give no reasons: nothing is dropped."""
-        return {}
 
     def batches(self, root: Location, seed: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (part of `StoredRecords`)
         """Read the stream to its end: whoever stops before does not hear of damage (`StoredFile.open_intact`)."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.records import StepResult, make_origins
 from gristmill.pipeline.planning.units import UnitLayout
+from gristmill.pipeline.stages.observers import StepPlace
 from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter, describe_stage
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest_file import load_manifest
@@ -199,40 +200,6 @@ def test_a_damaged_file_is_named(mill, data):
         assert [problem.path for problem in verify(mill.output).problems] == [file.path]
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 1000), max_size=8), min_size=1, max_size=4))
-def test_parts_of_a_cell_join_to_the_block_of_the_whole(tmp_path_factory, parts):
-    """Whatever the number of parts and the order of their records."""
-    root = tmp_path_factory.mktemp("parts")
-    steps = [Scores(max_digit_ratio=0.3), Scores(max_digit_ratio=0.2)]  # long numbers do not reach the second
-    layout = describe_stage("web", 0, [steps])
-    numbers = {number: None for part in parts for number in part}  # each document once
-
-    def make_batch(positions):
-        texts = pa.array([f"text {position}" for position in positions], pa.large_string())
-        origins = make_origins(7, pa.array(positions, pa.uint64()))
-        return pa.RecordBatch.from_arrays([origins, texts], names=["origin", "text"])
-
-    def write(cells, stem):
-        writer = ScoreWriter(layout, steps)
-        for positions in cells:
-            batch = make_batch(positions)
-            for number, step in enumerate(steps):
-                applied = step.apply(batch, 0)
-                writer.add(number, batch, applied)
-                batch = applied.batch
-            writer.end_batch()
-        writer.end_cell()
-        return writer.write(OutputStem(root, stem, "r", syncs=False))
-
-    pieces = [[number for number in part if numbers.pop(number, True) is None] for part in parts]
-    whole = write([[number for piece in pieces for number in piece]], "whole")
-    joined = ScoreWriter(layout, ())
-    joined.join_cell(root, [block for index, piece in enumerate(pieces) for block in write([piece], f"part{index}")])
-    made = joined.write(OutputStem(root, "joined", "r", syncs=False))
-    assert [block.read(root) for block in made] == [block.read(root) for block in whole]
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(
@@ -250,18 +217,18 @@ def test_bins_are_those_of_a_search_in_their_edges(numbers):
     assert find_bins(values).tolist() == np.searchsorted(BIN_EDGES, values, side="right").tolist()
 
 
-def test_rows_follow_records_whose_order_a_step_changes():
+def test_rows_follow_records_whose_order_a_step_changes(tmp_path):
     """By origins, where a step does not say what it dropped."""
     steps = [Scores(max_digit_ratio=0.9), Length(), Scores(max_digit_ratio=0.5)]
-    writer = ScoreWriter(describe_stage("web", 0, [steps]), steps)
+    writer = ScoreWriter(describe_stage("web", 0, [steps]), steps, OutputStem(tmp_path, "x", "r", syncs=False))
+    first, second, third = (StepPlace("web", number, step) for number, step in enumerate(steps))
     texts = pa.array(["one 11111", "two 2", "three"], pa.large_string())
     origins = make_origins(1, pa.array([10, 20, 30], pa.uint64()))
     batch = pa.RecordBatch.from_arrays([origins, texts], names=["origin", "text"])
-    writer.add(0, batch, steps[0].apply(batch, 0))
+    writer.after_step(first, batch, steps[0].apply(batch, 0))
     shuffled = batch.take(pa.array([2, 0]))
-    writer.add(1, batch, StepResult(shuffled, {"some": 1}))
-    writer.add(2, shuffled, steps[2].apply(shuffled, 0))
-    writer.end_batch()
+    writer.after_step(second, batch, StepResult(shuffled, {"some": 1}))
+    writer.after_step(third, shuffled, steps[2].apply(shuffled, 0))
     rows = writer._cell[0].to_pylist()
     assert [row["scores-2.digit_ratio"] for row in rows] == [5 / 9, None, 0.0]
     assert [row["scores-2.reason"] for row in rows] == [2, None, 0]

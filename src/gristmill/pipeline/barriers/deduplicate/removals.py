@@ -8,7 +8,7 @@ streams; a stream knows the number of its first one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -16,6 +16,7 @@ import xxhash
 from gristmill.core.records import select_rows
 from gristmill.pipeline.barriers.exchange import RecordWriting
 from gristmill.pipeline.barriers.record_files import NUMBER, make_records
+from gristmill.pipeline.stages.stored import WholeRecords
 from gristmill.shards.stored_files import StoredRange
 from gristmill.steps.deduplicate.deduplicate import with_counts
 
@@ -143,14 +144,11 @@ class LoadedRemovals:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSurvivors:
+class StoredSurvivors(WholeRecords):
     """A stored stream without the documents that were removed from it."""
 
     stored: StoredInput
     removed: RemovalList
-
-    is_copy: ClassVar[bool] = False
-    counters: ClassVar[Mapping[str, int]] = {}
 
     @property
     def num_rows(self) -> int:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from gristmill.core.records import ORIGIN, RECORD, TEXT
+from gristmill.core.records import ORIGIN, RECORD, TEXT, StepResult
 from gristmill.core.seeds import hash_origins
+from gristmill.pipeline.stages.observers import SliceObserver
 from gristmill.pipeline.stages.outputs.quarantine import MAX_RECORD_BYTES
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.stored_files import StoredFile
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gristmill.core.records import StepResult
+    from gristmill.pipeline.stages.observers import LineFile, StepPlace
     from gristmill.storage.locations import Location
 
 
@@ -72,21 +73,44 @@ class LowestHashSamples:
                 yield key, line
 
 
-class DroppedRecordWriter:
-    """Writes the records that the steps of one task drop; `open_file` opens the file for them."""
+class DroppedRecordWriter(SliceObserver):
+    """Writes the records that the steps of one slice drop.
+
+    `read_dropped` reads, once all is done, those that the barrier before the stage has dropped, with their reasons.
+    """
 
     def __init__(
-        self, source: str, keep: str, seed: int, paths: Mapping[int, str], open_file: Callable[[], PendingFile]
+        self,
+        source: str,
+        entry_step: str,
+        keep: str,
+        seed: int,
+        paths: Mapping[int, str],
+        file: LineFile,
+        read_dropped: Callable[[], Iterable[tuple[str, pa.RecordBatch]]],
     ) -> None:
         self._source = source
+        self._entry_step = entry_step
         self._keep = keep
         self._seed = seed
         self._paths = paths
-        self._open_file = open_file
+        self._file = file
+        self._read_dropped = read_dropped
         self._samples = LowestHashSamples()
-        self.file: PendingFile | None = None
 
-    def add(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
+    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
+        self._add(place.step.name, before, applied)
+
+    def commit(self) -> Mapping[str, Any]:
+        for reason, batch in self._read_dropped():
+            codes = np.ones(batch.num_rows, np.uint8)
+            applied = StepResult(batch.slice(0, 0), {reason: batch.num_rows}, codes=codes, reasons=(reason,))
+            self._add(self._entry_step, batch, applied)
+        for _, line in self._samples.lines():  # they are known only when the last record has been seen
+            self._file.write(line)
+        return {"dropped": self._file.commit()}
+
+    def _add(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
         """Add what a step has dropped of a batch, or edited; `batch` is what the step got."""
         self._add_changes(step, batch, applied)
         rows, reasons = _find_dropped_rows(batch, applied)
@@ -100,7 +124,7 @@ class DroppedRecordWriter:
             if self._keep == SAMPLES:
                 self._samples.add((step, reason), hashed, line)
             else:
-                self._write(line)
+                self._file.write(line)
 
     def _add_changes(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
         """Add samples of texts before and after the step, for any `keep_dropped`: edited records are not gone."""
@@ -113,16 +137,6 @@ class DroppedRecordWriter:
                 texts = batch.column(TEXT)[row].as_py(), applied.batch.column(TEXT)[row].as_py()
                 entry = self._describe_record(step, CHANGED, batch, row) | _show_change(*texts) | {_HASH: hashed}
                 self._samples.add((step, CHANGED), hashed, msgspec.json.encode(entry) + b"\n")
-
-    def finish(self) -> None:
-        """Write the samples. They are known only when the last record has been seen."""
-        for _, line in self._samples.lines():
-            self._write(line)
-
-    def _write(self, line: bytes) -> None:
-        if self.file is None:
-            self.file = self._open_file()
-        self.file.write(line)
 
     def _encode_line(
         self, step: str, reason: str, failed: dict[str, Any], batch: pa.RecordBatch, row: int, hashed: int

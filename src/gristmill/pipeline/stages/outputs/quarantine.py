@@ -6,23 +6,24 @@ A record that is not UTF-8 is kept in base64. Of a record above 1 MiB only the o
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from gristmill.core.errors import TooManyBadError
 from gristmill.core.records import ORIGIN
+from gristmill.pipeline.stages.observers import SliceObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.core.books import Account
-    from gristmill.core.records import QuarantinedRecord
-    from gristmill.storage.commit import PendingFile
+    from gristmill.core.records import QuarantinedRecord, StepResult
+    from gristmill.pipeline.stages.observers import LineFile, StepPlace
+    from gristmill.readers.cells import CellBatch
 
 
 MAX_RECORD_BYTES = 1 << 20
@@ -58,59 +59,55 @@ class QuarantinedRuns(msgspec.Struct, frozen=True):
 _NO_RECORDS = QuarantinedRuns(is_all=True)
 
 
-class QuarantineWriter:
-    """Counts and writes the quarantined records of one task.
+class QuarantineWriter(SliceObserver):
+    """Writes the quarantined records of one slice, and raises `TooManyBadError` where too many follow each other.
 
-    `paths` are the relative paths of input files by id. `open_file` opens the task's quarantine file; most tasks need
-    none.
+    `entry_step` is the name under which records are listed that could not be read, and `paths` are the relative paths
+    of input files by id. A run of quarantined records ends with its cell, wherever slices begin.
     """
 
-    def __init__(
-        self, source: str, max_quarantine: float, paths: Mapping[int, str], open_file: Callable[[], PendingFile]
-    ) -> None:
-        self._source = source
+    def __init__(self, entry_step: str, max_quarantine: float, paths: Mapping[int, str], file: LineFile) -> None:
+        self._entry_step = entry_step
         self._max_quarantine = max_quarantine
         self._paths = paths
-        self._open_file = open_file
+        self._file = file
         self._runs: dict[int, QuarantinedRuns] = {}
-        """Runs in the current cell, by the id of the account: two steps may have one name."""
-        self.file: PendingFile | None = None
+        """Runs in the current cell, by the number of the step."""
 
-    def begin_cell(self) -> None:
-        """Count runs of quarantined records from zero again: a run ends with its cell, wherever tasks begin."""
+    def after_read(self, source: str, cell: CellBatch) -> None:
+        self._add(source, -1, self._entry_step, cell.batch, cell.quarantined)
+
+    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
+        self._add(place.source, place.number, place.step.name, before, applied.quarantined)
+
+    def end_cell(self) -> None:
         self._runs.clear()
 
-    def add(self, account: Account, records: list[QuarantinedRecord], batch: pa.RecordBatch) -> None:
-        """Quarantine records of a step; `batch` is what the step got, with these records or without them.
+    def commit(self) -> Mapping[str, Any]:
+        return {"quarantine": self._file.commit()}
 
-        Raises:
-            TooManyBadError: Too many records in a row were quarantined, counted across the batches of a cell.
-        """
+    def _add(
+        self, source: str, number: int, step: str, batch: pa.RecordBatch, records: Sequence[QuarantinedRecord]
+    ) -> None:
+        """Quarantine records of a step; `batch` is what the step got, with these records or without them."""
         if not records and not batch.num_rows:
             return
         runs = QuarantinedRuns()
         if records:
-            if self.file is None:
-                self.file = self._open_file()
             for record in records:
-                account.quarantined[record.reason] += record.num_records
-                if record.is_unread:
-                    account.counters["unread_bytes"] += record.num_bytes
-                if record.is_malformed:
-                    account.counters["malformed_bytes"] += record.num_bytes
-                self.file.write(encode_line(self._source, self._paths.get(record.file), account.step, record))
+                self._file.write(encode_line(source, self._paths.get(record.file), step, record))
             runs = measure_quarantined_runs(batch.column(ORIGIN), records)
-        runs = self._runs.get(id(account), _NO_RECORDS).followed_by(runs)
-        self._runs[id(account)] = runs
+        runs = self._runs.get(number, _NO_RECORDS).followed_by(runs)
+        self._runs[number] = runs
         # Where all records may be quarantined, a run of them means nothing.
         if records and runs.longest >= MAX_CONSECUTIVE_QUARANTINED and self._max_quarantine < 1:
             last = records[-1]
             file = self._paths.get(last.file)
             raise TooManyBadError(
-                f"step {account.step}: {runs.longest} records in a row could not be used; the last, at {file} position "
+                f"step {step}: {runs.longest} records in a row could not be used; the last, at {file} position "
                 f"{last.position}: {last.message}",
                 help="fix the step or the recipe's field names; what was finished is kept",
-                source=self._source,
+                source=source,
                 files=[file],
             )
 

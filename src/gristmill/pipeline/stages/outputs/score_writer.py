@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.records import ORIGIN
+from gristmill.pipeline.stages.observers import SliceObserver
 from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks
 from gristmill.shards.canonical import canonicalize_array, canonicalize_batch, pack_bits
 from gristmill.shards.score_file import LANGUAGE, ScoredStep, ScoreEncoder, ScoreHistograms, ScoreLayout, add_histograms
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import StepResult
     from gristmill.core.step import LocalStep
+    from gristmill.pipeline.stages.observers import StepPlace
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
 
 
@@ -62,11 +64,12 @@ class StageScores:
         self.histograms = add_histograms([self.histograms, histograms])
 
 
-class ScoreWriter:
+class ScoreWriter(SliceObserver):
     """Collects the scores of the records of a task, cell by cell, and writes a block for each."""
 
-    def __init__(self, layout: ScoreLayout, steps: Sequence[LocalStep]) -> None:
+    def __init__(self, layout: ScoreLayout, steps: Sequence[LocalStep], stem: OutputStem) -> None:
         self._encoder = ScoreEncoder(layout)
+        self._stem = stem
         described = (step.describe_scores() is not None for step in steps)
         scored = iter(layout.steps)
         self._scored = [next(scored) if is_scored else None for is_scored in described]
@@ -77,19 +80,16 @@ class ScoreWriter:
         self._num_rows = 0
         self._blocks: list[pa.Buffer] = []
 
-    def add(self, number: int, batch: pa.RecordBatch, applied: StepResult) -> None:
-        """Add what a step has measured; `number` is its index in the stage, and `batch` what it got."""
-        step = self._scored[number]
+    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
+        step = self._scored[place.number]
         if step is not None and self._batch is None:
-            self._batch = _ScoredBatch(batch, step.language_column)
-        if self._batch is not None:
-            if step is not None:
-                self._batch.put(step, applied)
-            self._batch.follow(batch, applied)
-
-    def end_batch(self) -> None:
-        """Take the rows of a batch that has passed all steps."""
-        if self._batch is not None:
+            self._batch = _ScoredBatch(before, step.language_column)
+        if self._batch is None:
+            return
+        if step is not None:
+            self._batch.put(step, applied)
+        self._batch.follow(before, applied)
+        if place.number == len(self._scored) - 1:
             self._cell.append(self._batch.make_rows(self._encoder.schema))
             self._batch = None
 
@@ -106,24 +106,19 @@ class ScoreWriter:
         """Join the rows of the cell so far into one batch, if there are any."""
         return [canonicalize_batch(pa.concat_batches(self._cell), self._encoder.schema)] if self._cell else []
 
-    @property
-    def histograms(self) -> dict[str, list[tuple[int, int]]]:
-        """For each score the bins that are not empty, with their counts."""
-        return self._histograms.list_bins() if self._num_rows else {}
-
-    def write(self, stem: OutputStem) -> list[ScoreBlocks]:
-        """Write all blocks to a file of the task; no file if there are none."""
+    def commit(self) -> Mapping[str, Any]:
         if not self._blocks:
-            return []
+            return {}
+        stem = self._stem
         path = f"{stem.stem}.scores"
         with PendingFile(stem.root / path, stem.run_id) as file:
             for block in self._blocks:
                 file.write(block)
             file.commit(sync=stem.syncs)
         stored = StoredFile(path=path, bytes=file.num_bytes, xxh3=file.checksum)
-        return [
-            ScoreBlocks(file=stored, num_bytes=file.num_bytes, checksum=int(file.checksum, 16), rows=self._num_rows)
-        ]
+        checksum = int(file.checksum, 16)
+        blocks = ScoreBlocks(file=stored, num_bytes=file.num_bytes, checksum=checksum, rows=self._num_rows)
+        return {"scores": [blocks], "score_histograms": self._histograms.list_bins()}
 
 
 class _ScoredBatch:
