@@ -1,10 +1,11 @@
 """Texts that stay Python strings on their way through the steps: the same shards and books as from an Arrow column."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from gristmill.pipeline.stages import slice_run
+from gristmill.readers.texts.json_lines import JsonLinesReader
 from gristmill.steps import Html, Length, Pack, Read, Tokenize, Write
 from gristmill.text.tokenizers.train import save_tokenizer, train_bpe
 
@@ -25,19 +26,21 @@ def tokenizer(tmp_path):
 
 
 def run_both_ways(mill, monkeypatch, recipe):
-    """Return what a run makes with texts as strings and with a column, and how many cells had strings."""
-    taken = []
-    decide = slice_run._SliceRun._takes_strings
+    """Return what a run makes with texts as strings and with a column."""
+    strings = mill.run(recipe, overwrite=True, backend="serial").manifest
+    parse = JsonLinesReader.parse
+    num_cells = 0
 
-    def note(run):
-        taken.append(decide(run))
-        return taken[-1]
+    def make_column(reader, raw):
+        nonlocal num_cells
+        cell = parse(reader, raw)
+        num_cells += cell.texts is not None
+        return replace(cell, rows=cell.batch, texts=None)
 
-    manifests = []
-    for way in (note, lambda _: False):
-        monkeypatch.setattr(slice_run._SliceRun, "_takes_strings", way)
-        manifests.append(mill.run(recipe, overwrite=True, backend="serial").manifest)
-    return *manifests, taken
+    monkeypatch.setattr(JsonLinesReader, "parse", make_column)
+    column = mill.run(recipe, overwrite=True, backend="serial").manifest
+    assert num_cells
+    return strings, column
 
 
 @pytest.mark.parametrize(
@@ -46,24 +49,21 @@ def run_both_ways(mill, monkeypatch, recipe):
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_json_lines_are_filtered_without_a_column(mill, monkeypatch, source, length, compression):
     recipe = mill.recipe(source, [length, Write(format="jsonl", compression=compression)])
-    strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
-    assert taken == [True]
+    strings, column = run_both_ways(mill, monkeypatch, recipe)
     assert strings.dataset_hash == column.dataset_hash
     assert strings.books == column.books
 
 
 def test_filtered_texts_reach_the_tokenizer(mill, monkeypatch, source, tokenizer):
     recipe = mill.recipe(source, [Length(min_chars=2), Tokenize(tokenizer=tokenizer), Pack(row_length=16)])
-    strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
-    assert taken == [True]
+    strings, column = run_both_ways(mill, monkeypatch, recipe)
     assert strings.dataset_hash == column.dataset_hash
     assert strings.books == column.books
 
 
 def test_other_outputs_need_the_column(mill, monkeypatch, source):
     recipe = mill.recipe(source, [Length(min_chars=2), Write(format="arrow")])
-    strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
-    assert taken == [False]
+    strings, column = run_both_ways(mill, monkeypatch, recipe)
     assert strings.dataset_hash == column.dataset_hash
 
 
@@ -77,7 +77,6 @@ def test_pages_become_texts_without_a_column_of_pages(mill, monkeypatch, tmp_pat
     lines = [json.dumps({"n": number, "body": {"html": page, "x": 1}}) for number, page in enumerate(pages)]
     (tmp_path / "pages.jsonl").write_text("\n".join([*lines, '{"n": 7}']))
     recipe = mill.recipe({"web": Read(read=f"{tmp_path}/pages.jsonl", text="body.html")}, [*steps, output])
-    strings, column, taken = run_both_ways(mill, monkeypatch, recipe)
-    assert taken == [True]
+    strings, column = run_both_ways(mill, monkeypatch, recipe)
     assert strings.dataset_hash == column.dataset_hash
     assert strings.books == column.books

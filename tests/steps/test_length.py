@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import Texts, documents, texts
+from gristmill.core.records import Records, Texts, documents, texts
 from gristmill.steps import Length
 
 
@@ -27,7 +27,8 @@ def test_senseless_bounds_are_refused(parameters):
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.integers(0, 5), st.none() | st.integers(5, 9))
 def test_strings_beside_the_batch_are_kept_like_its_texts(words, low, high):
     batch, step = documents(words), Length(min_chars=low, max_chars=high)
-    applied, expected = step.apply_to_texts(batch, Texts(words), seed=0), step.apply(batch, seed=0)
-    assert applied.batch.equals(expected.batch)
+    records = Records(batch.drop_columns(["text"]), Texts(words, batch.schema))
+    applied, expected = step.apply_to(records, seed=0), step.apply(batch, seed=0)
+    assert applied.records.batch.equals(expected.batch)
     assert applied.texts.strings == texts(expected.batch)
     assert (applied.dropped, applied.reasons) == (expected.dropped, expected.reasons)

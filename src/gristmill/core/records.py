@@ -3,9 +3,9 @@
 `origin` is a record's identity: which file, which position in it, and which part of the record there. Adding, removing
 or moving other files never changes it, so every random choice and every trace back to the source depends on it.
 
-A batch may hold its texts as Python strings or as an Arrow column (`Texts`); one is made from the other only when it is
-needed. A JSON decoder makes strings and a tokenizer takes strings. An Arrow column between them would cost two copies
-and their memory: 4 to 9 ns a byte, half of what the fast tokenizer itself takes.
+Between steps the texts of records are Python strings or an Arrow column (`Records`); one is made from the other only
+when it is needed. A JSON decoder makes strings and a tokenizer takes strings. An Arrow column between them would cost
+two copies and their memory: 4 to 9 ns a byte, half of what the fast tokenizer itself takes.
 """
 
 from __future__ import annotations
@@ -171,6 +171,56 @@ class Texts:
         return texts
 
 
+class Records:
+    """Records between two steps of a slice: their columns, their texts, and what was counted in these.
+
+    >>> records = documents(["Größe", "a"])
+    >>> Records(records).texts.strings
+    ['Größe', 'a']
+    """
+
+    def __init__(
+        self,
+        rows: pa.RecordBatch,
+        texts: Texts | None = None,
+        counts: Mapping[str, NDArray[np.int64]] | None = None,
+    ) -> None:
+        self.rows = rows
+        """Their columns, without the text where that is strings."""
+        self.counts = counts or {}
+        """What the step before has counted in the text of each row (`StepResult.counts`)."""
+        self._given_texts = texts
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.rows.num_rows)
+
+    @property
+    def has_strings(self) -> bool:
+        """Whether the texts are strings, and not among the columns."""
+        return self._given_texts is not None
+
+    @property
+    def texts(self) -> Texts:
+        """The texts, as whatever they are."""
+        return self._given_texts if self._given_texts is not None else Texts(self.rows.column(TEXT))
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        """All columns, the text among them."""
+        if self._given_texts is None:
+            return self.rows
+        return self.with_text(pa.array(self._given_texts.strings, TEXT_TYPE))
+
+    def with_text(self, column: pa.Array) -> pa.RecordBatch:
+        """Return all columns with this one for the texts, which are strings."""
+        assert self._given_texts is not None
+        schema = self._given_texts.schema
+        assert schema is not None
+        index = schema.get_field_index(TEXT)
+        return self.rows.add_column(index, schema.field(index), column)
+
+
 @dataclass(slots=True)
 class StepResult:
     """The result of a step on a batch. Always: rows in + created = rows out + dropped + quarantined."""
@@ -197,6 +247,11 @@ class StepResult:
     """The texts of `batch`, if they are not in it."""
     scores: RowScores | None = None
     """What the step has measured in each input row, if it describes any scores."""
+
+    @property
+    def records(self) -> Records:
+        """The records for the next step."""
+        return Records(self.batch, self.texts, self.counts)
 
 
 def find_first_failures(failed: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, cast, get_args, get_origin, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, get_args, get_origin, runtime_checkable
 
 import msgspec
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.core.records import SourceFile, Texts
+    from gristmill.core.records import Records, SourceFile
     from gristmill.core.scores import StepScores
 
 
@@ -231,8 +231,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     passed: bool = True
 
 
-class StepKernel(Protocol):
-    """The part of a step that runs in a worker."""
+class StepKernel:
+    """The part of a step that runs in a worker. It overrides `apply`, and `apply_to` where that saves work."""
+
+    __slots__ = ()
 
     def begin_cell(self) -> None:
         """Forget all state of earlier cells. Called before the first batch of each cell.
@@ -242,20 +244,16 @@ class StepKernel(Protocol):
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         """Return the batch after the step, and account for every record that is gone."""
+        raise NotImplementedError
 
-
-@runtime_checkable
-class CountingKernel(StepKernel, Protocol):
-    """A kernel that counts in texts, and can use counts that the step right before it has made of the same rows."""
-
-    def apply_with_counts(
-        self, batch: pa.RecordBatch, seed: int, counts: Mapping[str, NDArray[np.int64]]
-    ) -> StepResult:
-        """Like `apply`. `counts` may lack what the kernel needs: then it counts itself."""
+    def apply_to(self, records: Records, seed: int) -> StepResult:
+        """Like `apply`, for records whose texts may be Python strings, and of which the step before may have counts."""
+        return self.apply(records.batch, seed)
 
     @property
-    def shared_counters(self) -> frozenset[str]:
-        """The names of the counts that it uses if a kernel before it has made them."""
+    def shared_counters(self) -> frozenset[str] | None:
+        """The names of the counts that it uses if a kernel before it has made them; None if it counts nothing."""
+        return None
 
     def count_for(self, counters: frozenset[str]) -> None:
         """Make these counts too, for the kernels after it. Called before the first batch, if at all."""
@@ -263,37 +261,13 @@ class CountingKernel(StepKernel, Protocol):
 
 def link_counting_kernels(kernels: Sequence[StepKernel]) -> None:
     """Let the first of several counting kernels in a row make the counts of all of them, in one pass over the texts."""
-    for is_counting, group in itertools.groupby(kernels, lambda kernel: isinstance(kernel, CountingKernel)):
+    for is_counting, group in itertools.groupby(kernels, lambda kernel: kernel.shared_counters is not None):
         if is_counting:
-            first, *others = cast("list[CountingKernel]", list(group))
-            first.count_for(frozenset().union(*(kernel.shared_counters for kernel in others)))
+            first, *others = group
+            first.count_for(frozenset().union(*(kernel.shared_counters or () for kernel in others)))
 
 
-@runtime_checkable
-class TextsKernel(StepKernel, Protocol):
-    """A kernel that needs the texts as Python strings, as a JSON decoder makes them.
-
-    If all kernels of a stage up to the last that needs texts are of this kind, no Arrow column is made of them.
-    """
-
-    @property
-    def keeps_texts(self) -> bool:
-        """Whether the texts are there for the next kernel too, as `StepResult.texts`."""
-
-    def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:
-        """Like `apply`, for a batch whose texts are not in it."""
-
-
-def apply_kernel(
-    kernel: StepKernel, batch: pa.RecordBatch, seed: int, counts: Mapping[str, NDArray[np.int64]]
-) -> StepResult:
-    """Apply a step to the batch of the step before it, whose `StepResult.counts` are handed on."""
-    if counts and isinstance(kernel, CountingKernel):
-        return kernel.apply_with_counts(batch, seed, counts)
-    return kernel.apply(batch, seed)
-
-
-class LocalStep(Step, frozen=True, kw_only=True):
+class LocalStep(Step, StepKernel, frozen=True, kw_only=True):
     """A step that looks at one batch at a time. Any number of them run in one pass."""
 
     is_slow: ClassVar[bool] = False
@@ -327,13 +301,6 @@ class LocalStep(Step, frozen=True, kw_only=True):
     def load(self) -> StepKernel:
         """Load what a worker needs to run the step. Called once by each worker. Most steps are their own kernel."""
         return self
-
-    def begin_cell(self) -> None:
-        """Do nothing: a step has no state."""
-
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        """Return the batch after this step, and account for every record that is gone."""
-        raise NotImplementedError
 
 
 @runtime_checkable

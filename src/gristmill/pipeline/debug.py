@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.core.recipe import Recipe
-    from gristmill.core.records import QuarantinedRecord, StepResult
+    from gristmill.core.records import QuarantinedRecord, Records, StepResult
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.run import RunResult
     from gristmill.pipeline.stages.observers import StepPlace
@@ -92,14 +92,14 @@ class _RecordPrinter(SliceObserver):
         """Show a cell that was read. It may hold more records than the limit lets through."""
         self._report(source, "read", 0, cell.batch.slice(0, self._limit), {}, cell.quarantined)
 
-    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
+    def after_step(self, place: StepPlace, before: Records, applied: StepResult) -> None:
         """Show what a step has made of a batch."""
         source, step = place.source, place.step
         # By identity: a recipe may hold the same step twice.
-        self._report(source, step.name, id(step), applied.batch, applied.dropped, applied.quarantined)
+        self._report(source, step.name, id(step), applied.records.batch, applied.dropped, applied.quarantined)
         for record in applied.quarantined:
             if record.reason == "exception":
-                _raise_failure(source, step, before, record)
+                _raise_failure(source, step, before.batch, record)
 
     def _report(
         self,

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import CorruptStreamError
-from gristmill.core.records import ORIGIN, RECORD, TEXT, QuarantinedRecord, make_origins
+from gristmill.core.records import ORIGIN, RECORD, TEXT, QuarantinedRecord, Records, make_origins
 from gristmill.shards.stored_files import StoredFile, StoredRange  # noqa: TC001  (a test looks at them)
 from gristmill.storage.locations import Count  # noqa: TC001  (msgspec looks at the types of fields)
 
@@ -44,12 +45,12 @@ class ElementRange:
     """Whether nothing but white space may follow."""
 
 
-@dataclass(slots=True)
+@dataclass
 class CellBatch:
     """The records of one cell, and counts of what else it held."""
 
     cell: int
-    batch: pa.RecordBatch
+    rows: pa.RecordBatch
     """Their columns, without the text if `texts` has it."""
     num_blank: int = 0
     """The number of blank lines or documents, which are skipped."""
@@ -57,7 +58,17 @@ class CellBatch:
     counters: Counter[str] = field(default_factory=Counter)
     """Other counts, such as records with `other_fields`."""
     texts: Texts | None = None
-    """The texts as the reader has decoded them (`TextsReader`)."""
+    """The texts, if the reader decodes them to strings."""
+
+    @cached_property
+    def records(self) -> Records:
+        """The records for the first step."""
+        return Records(self.rows, self.texts)
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """All columns of the records."""
+        return self.records.batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +94,6 @@ class FileReader(Protocol):
 
     def read_cells(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
         """Yield cells `first` to `stop` (None: to the end of the file) in order, including empty ones."""
-
-
-@runtime_checkable
-class TextsReader(FileReader, Protocol):
-    """A reader that decodes texts to Python strings, and can leave them so."""
-
-    def read_texts(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
-        """Like `read_cells`, but with `CellBatch.texts` where that saves making a column of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ def add_splits(cell: CellBatch, schema: pa.Schema, splits: Mapping[int, str]) ->
         names = pa.array([splits.get(int(file), TRAIN) for file in files], pa.string())
         column = names.take(pa.array(indexes))
     arrays = [column if name == SPLIT else batch.column(name) for name in schema.names]
-    return replace(cell, batch=pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return replace(cell, rows=pa.RecordBatch.from_arrays(arrays, schema=schema), texts=None)
 
 
 class WithSplit:

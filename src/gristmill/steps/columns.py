@@ -39,7 +39,7 @@ from gristmill.core.records import (
     QuarantinedRecord,
     StepResult,
 )
-from gristmill.core.step import LocalStep, StepTraits
+from gristmill.core.step import LocalStep, StepKernel, StepTraits
 from gristmill.readers.read import parse_text_template
 from gristmill.shards.record_columns import RecordColumns, is_decodable
 from gristmill.steps.column_names import list_value_columns, path_in_record, require_column
@@ -250,16 +250,13 @@ class UniteColumns(LocalStep, tag="columns", frozen=True, kw_only=True):
         return self.load().apply(batch, seed)
 
 
-class _UniteColumnsKernel:
+class _UniteColumnsKernel(StepKernel):
     """The step with its decoder, which is made when the first batch shows which columns exist already."""
 
     def __init__(self, step: UniteColumns) -> None:
         self._step = step
         self._planned = step.schema
         self._decoder: RecordColumns | None = None
-
-    def begin_cell(self) -> None:
-        """Do nothing: no record depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         counters: Counter[str] = Counter()

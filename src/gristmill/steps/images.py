@@ -9,7 +9,7 @@ as the result, which takes a fraction of the time and cannot be told from the wh
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,7 @@ from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
 from gristmill.core.media import IMAGE_EXTENSIONS, MEMBER, find_member, is_bytes, list_image_columns
 from gristmill.core.records import QuarantinedRecord, StepResult
-from gristmill.core.step import LocalStep, check_choices
+from gristmill.core.step import LocalStep, StepKernel, check_choices
 from gristmill.images.codec import (
     EXTENSIONS,
     ORIENTATION,
@@ -37,9 +37,6 @@ from gristmill.images.codec import (
     turn_upright,
 )
 from gristmill.steps.record_functions import quarantine_row
-
-if TYPE_CHECKING:
-    from gristmill.core.step import StepKernel
 
 
 class Images(LocalStep, tag="images", frozen=True, kw_only=True):
@@ -165,15 +162,12 @@ class Images(LocalStep, tag="images", frozen=True, kw_only=True):
         return self.load().apply(batch, seed)
 
 
-class _Kernel:
+class _Kernel(StepKernel):
     """The kernel of `images`."""
 
     def __init__(self, step: Images) -> None:
         self._step = step
         self._worker = ImageWorker(step)
-
-    def begin_cell(self) -> None:
-        """Do nothing: images do not depend on each other."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         step = self._step

@@ -21,7 +21,7 @@ from gristmill.core.records import (
     select_rows,
 )
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
-from gristmill.core.step import Finding, LocalStep
+from gristmill.core.step import Finding, LocalStep, StepKernel
 from gristmill.steps.edit_columns import put_columns, with_fields
 from gristmill.text.buffers import get_text_buffers
 from gristmill.text.classifiers.language_kernels import find_ascii_letters
@@ -186,7 +186,7 @@ class Language(LocalStep, tag="language", frozen=True, kw_only=True):
         ]
 
 
-class LanguageKernel:
+class LanguageKernel(StepKernel):
     """The model with a cache of words."""
 
     def __init__(self, step: Language) -> None:

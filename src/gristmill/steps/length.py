@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.core.records import StepResult, Texts
+    from gristmill.core.records import Records, StepResult
 
 _TOO_SHORT, _TOO_LONG = "too_short", "too_long"
 _CHARACTERS, _DEFINITION = "characters", "Unicode code points."
@@ -48,13 +48,14 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
                 f"max_chars ({self.max_chars}) is below min_chars ({self.min_chars}): nothing would be kept"
             )
 
-    keeps_texts: ClassVar[bool] = True
-
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         return self._keep(batch, _measure_lengths(batch))
 
-    def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:  # noqa: ARG002
-        applied = self._keep(batch, np.fromiter(map(len, texts.strings), np.int64, len(texts)))
+    def apply_to(self, records: Records, seed: int) -> StepResult:
+        if not records.has_strings:
+            return self.apply(records.rows, seed)
+        texts = records.texts
+        applied = self._keep(records.rows, np.fromiter(map(len, texts.strings), np.int64, len(texts)))
         applied.texts = texts if applied.codes is None else texts.filter(applied.codes == 0)
         return applied
 

@@ -22,7 +22,7 @@ import numpy as np
 from gristmill.core.json_values import decode_json
 from gristmill.core.media import list_image_columns
 from gristmill.core.records import ORIGIN, RECORD, QuarantinedRecord
-from gristmill.core.step import LocalStep, StepTraits
+from gristmill.core.step import LocalStep, StepKernel, StepTraits
 from gristmill.images.codec import ImageError, decode_array, decode_image, encode_image
 from gristmill.runtime.functions import Function
 from gristmill.steps.column_names import add_columns, has_text_beside, list_value_columns
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.core.records import StepResult
-    from gristmill.core.step import StepKernel
 
 
 class FunctionStep(LocalStep, frozen=True, kw_only=True):
@@ -86,14 +85,11 @@ class MappingStep(FunctionStep, frozen=True, kw_only=True):
         return add_columns(self.name, schema, self.columns)
 
 
-class _StoppingKernel:
+class _StoppingKernel(StepKernel):
     """A kernel that does not call the user's function again after it has raised."""
 
     def __init__(self, step: FunctionStep) -> None:
         self._step = step
-
-    def begin_cell(self) -> None:
-        """Do nothing: no batch depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         return self._step.call_on(batch, stops=True)

@@ -15,7 +15,7 @@ from gristmill.core.checks import is_share
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
-from gristmill.core.step import Finding, LocalStep
+from gristmill.core.step import Finding, LocalStep, StepKernel
 from gristmill.steps.cleaning.url import read_list
 from gristmill.steps.edit_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import (
@@ -139,16 +139,13 @@ class Toxicity(LocalStep, tag="toxicity", frozen=True, kw_only=True):
         ]
 
 
-class ToxicityKernel:
+class ToxicityKernel(StepKernel):
     """The lists as regular expressions, each built when a document first needs it."""
 
     def __init__(self, step: Toxicity) -> None:
         self._step = step
         self._languages = [language for language in step.lists if language]
         self._patterns: dict[tuple[int, bool], _WordPatterns | None] = {}
-
-    def begin_cell(self) -> None:
-        """Do nothing: no batch depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         densities = self.measure_densities(batch)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import RECORD, RECORD_TYPE, documents, texts
-from gristmill.core.step import apply_kernel, link_counting_kernels
+from gristmill.core.records import RECORD, RECORD_TYPE, Records, documents, texts
+from gristmill.core.step import link_counting_kernels
 from gristmill.steps.language import Language
 from gristmill.steps.quality.filters import ENGLISH, Code, Fineweb, GopherQuality, GopherRepetition, Repetition, Scores
 from gristmill.text.quality.counting import SCORES
@@ -117,7 +117,7 @@ def test_a_filter_uses_what_the_last_one_has_counted(monkeypatch):
     first = GopherRepetition().load().apply(batch, seed=0)
     alone = Fineweb().load()
     monkeypatch.setattr(alone, "_counter", None)  # it may not count
-    shared = apply_kernel(alone, first.batch, 0, first.counts)
+    shared = alone.apply_to(Records(first.batch, counts=first.counts), 0)
     again = Fineweb().apply(first.batch, seed=0)
     assert shared.dropped == again.dropped
     assert shared.batch.equals(again.batch)
@@ -127,11 +127,13 @@ def test_counts_are_handed_on_through_a_filter_that_had_to_count(monkeypatch):
     batch = documents(["This is the end of it, with all of that. " * 20])
     counted = Scores(max_duplicate_line_character_ratio=1.0).apply(batch, seed=0)
     second = GopherQuality(min_stop_words=2).load()  # which has to count its stop words itself
-    handed_on = apply_kernel(second, counted.batch, 0, counted.counts)
+    handed_on = second.apply_to(Records(counted.batch, counts=counted.counts), 0)
     assert "stop_words" not in handed_on.counts
     last = Fineweb(max_short_line_ratio=None).load()
     monkeypatch.setattr(last, "_counter", None)  # it may not count
-    assert apply_kernel(last, handed_on.batch, 0, handed_on.counts).batch.num_rows == handed_on.batch.num_rows
+    assert (
+        last.apply_to(Records(handed_on.batch, counts=handed_on.counts), 0).batch.num_rows == handed_on.batch.num_rows
+    )
 
 
 def test_counts_are_not_handed_on_where_a_record_was_quarantined():
@@ -150,7 +152,7 @@ def test_the_first_of_linked_filters_counts_for_all_of_them(monkeypatch):
     good = "This is the end of it, with all of that in one line."
     batch, counts, reasons = documents([good, "too short", "That is to be with the. " * 9]), {}, {}
     for kernel in kernels:
-        applied = apply_kernel(kernel, batch, 0, counts)
+        applied = kernel.apply_to(Records(batch, counts=counts), 0)
         batch, counts = applied.batch, applied.counts
         reasons |= applied.dropped
     assert texts(batch) == [good]
@@ -172,7 +174,7 @@ def test_what_a_filter_drops_is_not_searched_for_the_next_one():
 def test_a_filter_of_short_runs_does_not_hide_longer_ones_from_the_next():
     batch = documents(["a b c d e f g h i j k l " * 3])
     first = Repetition(max_duplicate_10_gram_ratio=None).apply(batch, seed=0)
-    assert apply_kernel(GopherRepetition().load(), first.batch, 0, first.counts).dropped
+    assert GopherRepetition().load().apply_to(Records(first.batch, counts=first.counts), 0).dropped
 
 
 PHRASE_LENGTHS = {"th": 400, "my": 400, "km": 400, "lo": 400, "bo": 400, "zh": 200, "ii": 200, "ja": 300}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.steps.quality.test_filters import check, failing
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import RECORD, RECORD_TYPE, documents, texts
-from gristmill.core.step import apply_kernel, link_counting_kernels
+from gristmill.core.records import RECORD, RECORD_TYPE, Records, documents, texts
+from gristmill.core.step import link_counting_kernels
 from gristmill.recipe.load import parse_recipe
 from gristmill.steps.quality.filters import ENGLISH, Code, Fineweb, GopherQuality, GopherRepetition, Repetition, Scores
 
@@ -134,6 +134,6 @@ def test_a_chain_of_filters_judges_as_each_alone(chosen, pages, is_linked):
     batch, counts = documents(pages), {}
     for step, kernel in zip(chain, kernels, strict=True):
         left = texts(batch)
-        applied = apply_kernel(kernel, batch, 0, counts)
+        applied = kernel.apply_to(Records(batch, counts=counts), 0)
         assert texts(applied.batch) == [page for page in left if not failing(step, page)]
         batch, counts = applied.batch, applied.counts

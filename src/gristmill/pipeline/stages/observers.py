@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gristmill.core.records import QuarantinedRecord, StepResult, Texts
+    from gristmill.core.records import QuarantinedRecord, Records, StepResult, Texts
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.readers.cells import CellBatch
@@ -43,8 +43,8 @@ class SliceObserver:
     def after_read(self, source: str, cell: CellBatch) -> None:
         """Called when a cell has been read."""
 
-    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
-        """Called when a step has been applied to a batch; a cell may come in several batches."""
+    def after_step(self, place: StepPlace, before: Records, applied: StepResult) -> None:
+        """Called when a step has been applied; the records of a cell may come in several batches."""
 
     def end_cell(self) -> None:
         """Called when all records of a cell are in the sink."""
@@ -66,16 +66,16 @@ class BookKeeper(SliceObserver):
 
     def after_read(self, source: str, cell: CellBatch) -> None:  # noqa: ARG002
         account = self.entry
-        account.records_in += cell.batch.num_rows + sum(bad.num_records for bad in cell.quarantined)
-        account.records_out += cell.batch.num_rows
+        account.records_in += cell.rows.num_rows + sum(bad.num_records for bad in cell.quarantined)
+        account.records_out += cell.rows.num_rows
         if cell.num_blank:
             account.counters["blank"] += cell.num_blank
         account.counters.update(+cell.counters)
         _add_quarantined(account, cell.quarantined)
-        _add_amounts(account, cell.batch)
+        _add_amounts(account, cell.rows)
         self._texts = cell.texts
 
-    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
+    def after_step(self, place: StepPlace, before: Records, applied: StepResult) -> None:
         account = self._accounts[place.number]
         account.records_in += before.num_rows
         account.created += applied.created

@@ -6,6 +6,7 @@ One cell is in memory at a time (about 4 MiB of input), for any size of the file
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from gristmill.core.errors import DamagedWorkError
 from gristmill.pipeline.planning.units import Span, cluster_small_files
 from gristmill.pipeline.stages.stage_context import BYTES_PER_ROW
-from gristmill.readers.cells import CellBatch, TextsReader
+from gristmill.readers.cells import CellBatch
 from gristmill.readers.small_files import read_small_files
 from gristmill.readers.source import open_reader
 from gristmill.readers.texts.json_lines import is_from_python
@@ -41,25 +42,15 @@ class SliceReader:
     """Reads the cells of one slice, in order, and reports progress.
 
     `account` is the account of the records coming in. The reader adds what only it knows: empty files, and what the
-    barrier before the stage has dropped or copied. With `keeps_strings` texts stay Python strings where the reader of
-    the file makes them.
+    barrier before the stage has dropped or copied.
     """
 
-    def __init__(
-        self,
-        stage: StageContext,
-        task: SliceTask,
-        context: Context,
-        account: Account,
-        *,
-        keeps_strings: bool = False,
-    ) -> None:
+    def __init__(self, stage: StageContext, task: SliceTask, context: Context, account: Account) -> None:
         self._stage = stage
         self._source = stage.sources[task.source]
         self._task = task
         self._context = context
         self._account = account
-        self._keeps_strings = keeps_strings
         self._schema = self._source.schema
         self.paths: dict[int, str] = {}
         """Relative paths of the files read so far, by the file's id."""
@@ -75,9 +66,7 @@ class SliceReader:
         for cell in self._read_inputs():
             if self._task.trial is None:  # the positions of a trial are rows
                 self._context.at(self.cell_number)
-            if self._task.excluded:
-                self._exclude_poison(cell)
-            yield cell
+            yield self._exclude_poison(cell) if self._task.excluded else cell
             self.cell_number += 1
 
     def finish(self) -> None:
@@ -147,8 +136,7 @@ class SliceReader:
         cell_bytes = self._source.layout.cell_bytes
         reader = open_reader(self._source.read, span.file, self._schema, piece=span.piece, cell_bytes=cell_bytes)
         num_cells = span.num_bytes / cell_bytes if span.stop is None else span.stop - span.first
-        read = reader.read_texts if self._keeps_strings and isinstance(reader, TextsReader) else reader.read_cells
-        for cell in read(span.first, span.stop):
+        for cell in reader.read_cells(span.first, span.stop):
             yield cell
             self._advance(span.num_bytes / max(num_cells, 1))
 
@@ -200,17 +188,15 @@ class SliceReader:
         before, self._progress = self._progress, min(self._progress + amount, self._size)
         self._context.count(bytes=int(self._progress) - int(before))
 
-    def _exclude_poison(self, cell: CellBatch) -> None:
+    def _exclude_poison(self, cell: CellBatch) -> CellBatch:
         """Quarantine the rows of a cell that have ended their workers (`poison`)."""
         reasons = {row: reason for number, row, reason in self._task.excluded if number == self.cell_number}
-        if reasons:
-            cell.quarantined = [
-                *cell.quarantined,
-                *(quarantine_row(cell.batch, row, reasons[row], _POISON_MESSAGE) for row in sorted(reasons)),
-            ]
-            is_kept = np.ones(cell.batch.num_rows, dtype=bool)
-            is_kept[list(reasons)] = False
-            cell.batch = cell.batch.filter(pa.array(is_kept))
+        batch = cell.batch
+        poison = [quarantine_row(batch, row, reasons[row], _POISON_MESSAGE) for row in sorted(reasons)]
+        is_kept = np.ones(batch.num_rows, dtype=bool)
+        is_kept[list(reasons)] = False
+        rows = batch.filter(pa.array(is_kept))
+        return replace(cell, rows=rows, texts=None, quarantined=[*cell.quarantined, *poison])
 
 
 def _check_unchanged(span: Span) -> None:

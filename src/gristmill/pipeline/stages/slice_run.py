@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.errors import ParityError
-from gristmill.core.step import TextsKernel, apply_kernel
+from gristmill.core.records import Records
 from gristmill.engine.tasks import Unfinished
 from gristmill.pipeline.stages.join import JoinTask, run_join
 from gristmill.pipeline.stages.observers import BookKeeper, LineFile, SliceObserver, StepPlace
@@ -26,12 +26,8 @@ from gristmill.storage.stores.retries import wait_clock
 from gristmill.storage.stores.uploads import collect_uploads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from gristmill.core.records import Texts
     from gristmill.engine.tasks import Context, Task
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.stage_context import LoadedContext, SliceTask, TrialRows
@@ -82,7 +78,7 @@ class _SliceRun:
         self._kernels = loaded.kernels[task.source]
         self._places = [StepPlace(task.source, number, step) for number, step in enumerate(source.steps)]
         self._books = BookKeeper(source.entry_account, source.steps)
-        self._reader = SliceReader(stage, task, context, self._books.entry, keeps_strings=self._takes_strings())
+        self._reader = SliceReader(stage, task, context, self._books.entry)
         self._observers: list[SliceObserver] = []
         """None in a trial, which leaves nothing."""
 
@@ -91,14 +87,16 @@ class _SliceRun:
         # that were committed before a later one failed are overwritten when the task runs again.
         stem = open_stem(self._stage.root, self._task.stem, self._stage.run_id, syncs=False, source=self._task.source)
         sink_stem = self._stage.place_sink(self._task.source, stem)
-        with ExitStack() as files, self._source.output.open_sink(sink_stem, self._task.num_slices) as sink:
+        output = self._source.output
+        with ExitStack() as files, output.open_sink(sink_stem, self._task.num_slices) as sink:
             self._observers = self._open_observers(stem, files)
             for cell in self._reader.read_cells():
                 self._begin_cell()
                 for observer in self._observers:
                     observer.after_read(self._task.source, cell)
-                self._context.count(records=cell.batch.num_rows)
-                sink.add(self._apply_steps_in_pieces(cell.batch, cell.texts))
+                self._context.count(records=cell.rows.num_rows)
+                records = self._apply_steps_in_pieces(cell.records)
+                sink.add(records.batch if output.needs_text else records.rows)
                 for observer in self._observers:
                     observer.end_cell()
             made = sink.commit()
@@ -118,7 +116,7 @@ class _SliceRun:
                 self._begin_cell()
                 for start in range(trial.first, min(trial.stop, cell.batch.num_rows), trial.piece_rows):
                     self._context.at(start)
-                    self._apply_steps(cell.batch.slice(start, trial.piece_rows))
+                    self._apply_steps(Records(cell.batch.slice(start, trial.piece_rows)))
                 return
 
     def _open_observers(self, stem: OutputStem, files: ExitStack) -> list[SliceObserver]:
@@ -142,24 +140,6 @@ class _SliceRun:
             observers.append(stage.watch)
         return observers
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether nothing but the steps and the output looks at records. Pieces are cut from batches."""
-        task = self._task
-        return not (task.trial or task.excluded or task.num_harmless_trials or self._stage.watch)
-
-    def _takes_strings(self) -> bool:
-        """Tell whether the texts are needed as Python strings only. Dropped records are taken from batches."""
-        return self._is_plain and self._stage.keep_dropped is None and self._needs_strings_only()
-
-    def _needs_strings_only(self) -> bool:
-        for kernel in self._kernels:
-            if not isinstance(kernel, TextsKernel):
-                return False
-            if not kernel.keeps_texts:
-                return True
-        return bool(self._kernels) and not self._source.output.needs_text
-
     def _begin_cell(self) -> None:
         """Forget the cell before: what is checked or counted over several records ends with their cell, not the task.
 
@@ -168,29 +148,25 @@ class _SliceRun:
         for kernel in self._kernels:
             kernel.begin_cell()
 
-    def _apply_steps_in_pieces(self, batch: pa.RecordBatch, texts: Texts | None) -> pa.RecordBatch:
-        if not self._task.num_harmless_trials or batch.num_rows <= PIECE_ROWS:
-            return self._apply_steps(batch, texts)
+    def _apply_steps_in_pieces(self, records: Records) -> Records:
+        if not self._task.num_harmless_trials or records.num_rows <= PIECE_ROWS:
+            return self._apply_steps(records)
         pieces = []
-        for start in range(0, batch.num_rows, PIECE_ROWS):
+        for start in range(0, records.num_rows, PIECE_ROWS):
             self._context.at(self._reader.cell_number)  # each piece has the whole timeout
-            pieces.append(self._apply_steps(batch.slice(start, PIECE_ROWS)))
+            pieces.append(self._apply_steps(Records(records.batch.slice(start, PIECE_ROWS))).batch)
         # One batch again: the pieces must not show as separate blocks in the output.
-        return pa.concat_batches(pieces)
+        return Records(pa.concat_batches(pieces))
 
-    def _apply_steps(self, batch: pa.RecordBatch, texts: Texts | None = None) -> pa.RecordBatch:
-        counts: Mapping[str, NDArray[np.int64]] = {}
+    def _apply_steps(self, records: Records) -> Records:
         for place, kernel in zip(self._places, self._kernels, strict=True):
             try:
-                if texts is not None and isinstance(kernel, TextsKernel):
-                    applied = kernel.apply_to_texts(batch, texts, self._stage.seed)
-                else:
-                    applied = apply_kernel(kernel, batch, self._stage.seed, counts)
+                applied = kernel.apply_to(records, self._stage.seed)
             except ParityError as error:  # a kernel knows the number of a file, not its name
                 file = error.context.get("file")
                 path = self._reader.paths.get(file, self._task.source) if isinstance(file, int) else self._task.source
                 raise ParityError(f"{path}: {error.message}", help=error.help, **error.context) from None
             for observer in self._observers:
-                observer.after_step(place, batch, applied)
-            batch, counts, texts = applied.batch, applied.counts, applied.texts
-        return batch
+                observer.after_step(place, records, applied)
+            records = applied.records
+        return records

@@ -127,8 +127,8 @@ class CsvReader(JsonLinesReader):
         self._rows = RowDecoder(read, cells.layout)
         self._num_blank = self._num_literal_quotes = 0
 
-    def parse(self, raw: RawCell, *, keeps_strings: bool = False) -> CellBatch:
-        cell = super().parse(raw, keeps_strings=keeps_strings)
+    def parse(self, raw: RawCell) -> CellBatch:
+        cell = super().parse(raw)
         cell.num_blank += self._num_blank
         cell.counters[LITERAL_QUOTES] += self._num_literal_quotes
         return cell

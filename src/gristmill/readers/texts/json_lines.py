@@ -82,12 +82,9 @@ class JsonLinesReader:
         for raw in self._cells.raw_cells(first, stop):
             yield self.parse(raw)
 
-    def read_texts(self, first: int = 0, stop: int | None = None) -> Iterator[CellBatch]:
-        for raw in self._cells.raw_cells(first, stop):
-            yield self.parse(raw, keeps_strings=self._has_text and raw.rest is None)
-
-    def parse(self, raw: RawCell, *, keeps_strings: bool = False) -> CellBatch:
-        """Decode the records of a raw cell; with `keeps_strings` their texts are returned next to the batch."""
+    def parse(self, raw: RawCell) -> CellBatch:
+        """Decode the records of a raw cell. Their texts stay strings, except at a damaged end."""
+        keeps_strings = self._has_text and raw.rest is None
         cut = self._cut_cell(raw)
         refused: list[tuple[int, Exception]] = []
         rows = self._decode_together(cut)

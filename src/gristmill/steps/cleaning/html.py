@@ -17,14 +17,13 @@ import pyarrow as pa
 
 from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.core.records import TEXT, StepResult, count_dropped
-from gristmill.core.step import LocalStep
+from gristmill.core.records import TEXT, TEXT_TYPE, Records, StepResult, count_dropped
+from gristmill.core.step import LocalStep, StepKernel
 from gristmill.steps.edit_columns import put_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gristmill.core.records import Texts
     from gristmill.core.step import Step
 
 EMPTY = "empty"
@@ -105,28 +104,22 @@ class Html(LocalStep, tag="html", frozen=True, kw_only=True):
         return self.load().apply(batch, seed)
 
 
-class HtmlKernel:
+class HtmlKernel(StepKernel):
     """The extractor with the options of the step."""
-
-    keeps_texts: ClassVar[bool] = False  # a page is not needed once its text is there
 
     def __init__(self, step: Html) -> None:
         self._step = step
         self.extract = _EXTRACTORS[step.extractor](step)
         """Returns the text of a page."""
 
-    def begin_cell(self) -> None:
-        """Do nothing: no batch depends on an earlier one."""
-
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         return self._extract_pages(batch, batch.column(TEXT).to_pylist())
 
-    def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:  # noqa: ARG002
-        assert texts.schema is not None
-        index = texts.schema.get_field_index(TEXT)
-        field = texts.schema.field(index)
-        empty = pa.nulls(batch.num_rows, field.type)
-        return self._extract_pages(batch.add_column(index, field, empty), texts.strings)
+    def apply_to(self, records: Records, seed: int) -> StepResult:
+        if not records.has_strings:
+            return self.apply(records.rows, seed)
+        empty = pa.nulls(records.num_rows, TEXT_TYPE)
+        return self._extract_pages(records.with_text(empty), records.texts.strings)
 
     def _extract_pages(self, batch: pa.RecordBatch, pages: Sequence[str | None]) -> StepResult:
         """Put the texts of the pages into the batch, whose own column of texts is not read."""

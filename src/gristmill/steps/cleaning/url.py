@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.records import RuleValues, StepResult, count_dropped
-from gristmill.core.step import Finding, LocalStep
+from gristmill.core.step import Finding, LocalStep, StepKernel
 from gristmill.steps.column_names import require_column
 from gristmill.storage.urls import find_host, normalize_host
 
@@ -89,16 +89,13 @@ class Url(LocalStep, tag="url", frozen=True, kw_only=True):
         return [Finding(name="host", value=host, rule=REASONS[code - 1] if code else None, passed=not code)]
 
 
-class UrlKernel:
+class UrlKernel(StepKernel):
     """The lists of the step as sets."""
 
     def __init__(self, step: Url) -> None:
         self._step = step
         self._domains = frozenset(map(normalize_host, step.domains))
         self._words = frozenset(word.lower() for word in step.words)
-
-    def begin_cell(self) -> None:
-        """Do nothing: no batch depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
         addresses = batch.column(self._step.column).to_pylist()

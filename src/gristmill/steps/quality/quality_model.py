@@ -20,7 +20,7 @@ from gristmill.core.checks import is_share
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT, RuleValues, StepResult, count_dropped
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
-from gristmill.core.step import Finding, LocalStep
+from gristmill.core.step import Finding, LocalStep, StepKernel
 from gristmill.runtime.process import load_once
 from gristmill.steps.edit_columns import put_columns, with_fields
 from gristmill.text.classifiers.onnx_model import Activation, ScorerOptions
@@ -207,15 +207,12 @@ class ResolvedQualityModel(QualityModel, tag="quality_model", frozen=True, kw_on
         return open_scorer(content, self.options)
 
 
-class QualityModelKernel:
+class QualityModelKernel(StepKernel):
     """The step with its model in memory."""
 
     def __init__(self, step: QualityModel, model: TextScorer) -> None:
         self._step = step
         self._model = model
-
-    def begin_cell(self) -> None:
-        """Do nothing: no batch depends on an earlier one."""
 
     def score(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return the score of each document."""

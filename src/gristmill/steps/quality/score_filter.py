@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from gristmill.core.records import (
     TEXT,
+    Records,
     RuleValues,
     StepResult,
     count_dropped,
@@ -29,7 +30,7 @@ from gristmill.core.records import (
     select_rows,
 )
 from gristmill.core.scores import MeasuredScore, RowScores, StepScores, ThresholdRule
-from gristmill.core.step import Finding, LocalStep
+from gristmill.core.step import Finding, LocalStep, StepKernel
 from gristmill.steps.edit_columns import put_columns, with_fields
 from gristmill.steps.quality.languages import (
     add_built_in_tables,
@@ -149,7 +150,7 @@ def score_field(score: Score) -> pa.Field:
     )
 
 
-class ScoreFilterKernel:
+class ScoreFilterKernel(StepKernel):
     """A filter with its tables of thresholds and its memory to count in."""
 
     def __init__(self, step: ScoreFilter) -> None:
@@ -182,18 +183,11 @@ class ScoreFilterKernel:
         rows = [[table[rule.name] for rule in self._rules] for table in self._tables]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self._rules))
 
-    def begin_cell(self) -> None:
-        """Do nothing: no batch depends on an earlier one."""
-
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        return self.apply_with_counts(batch, seed, {})
+        return self.apply_to(Records(batch), seed)
 
-    def apply_with_counts(
-        self,
-        batch: pa.RecordBatch,
-        seed: int,  # noqa: ARG002
-        counts: Mapping[str, NDArray[np.int64]],
-    ) -> StepResult:
+    def apply_to(self, records: Records, seed: int) -> StepResult:  # noqa: ARG002
+        batch, counts = records.batch, records.counts
         table_of = assign_tables(batch, self._step.language_column, self._step.by_language)
         counts = self._complete_counts(counts, batch.column(TEXT), table_of)
         values = {score.name: score.value(counts) for score in self.scores}

@@ -22,6 +22,7 @@ import numpy as np
 from gristmill.core.errors import ParityError
 from gristmill.core.records import ORIGIN, RECORD, TEXT_TYPE, QuarantinedRecord, StepResult, describe_origin
 from gristmill.core.seeds import hash_bound, hash_origins
+from gristmill.core.step import StepKernel
 from gristmill.steps.column_names import has_text_beside
 from gristmill.steps.record_functions import (
     RefusedRecord,
@@ -56,7 +57,7 @@ _MAX_SINGLE_SEARCHES = 8
 """Number of records that are searched for special tokens one by one, before all of their batch are."""
 
 
-class RenderKernel:
+class RenderKernel(StepKernel):
     """A compiled template that renders the records of a batch."""
 
     def __init__(
@@ -79,9 +80,6 @@ class RenderKernel:
         is_escaped = any(character < " " or character in '\\"' for token in special_tokens for character in token)
         hiding = ("\\", '"type"') if is_escaped else ("\\u", "\\/", '"type"')
         self._suspicious = SpecialLiterals((*special_tokens, *hiding))
-
-    def begin_cell(self) -> None:
-        """Do nothing: no record depends on an earlier one."""
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
         with self._limits or nullcontext():

@@ -7,14 +7,24 @@ document in 10,000 is encoded again with the reference, which is loaded when it 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import GristmillError, ParityError
-from gristmill.core.records import INPUT_IDS, ORIGIN, SPLIT, TEXT, QuarantinedRecord, StepResult, Texts, describe_origin
+from gristmill.core.records import (
+    INPUT_IDS,
+    ORIGIN,
+    SPLIT,
+    QuarantinedRecord,
+    Records,
+    StepResult,
+    Texts,
+    describe_origin,
+)
 from gristmill.core.seeds import hash_bound, hash_origins
+from gristmill.core.step import StepKernel
 from gristmill.text.tokenizers.check_tokenizer import id_type
 from gristmill.text.tokenizers.choose import compare_engines
 from gristmill.text.tokenizers.engine import REFERENCE, EncodingError, Engine, load_engine
@@ -57,7 +67,7 @@ def find_quarantined(batch: pa.RecordBatch, quarantined: Sequence[QuarantinedRec
     return np.array([(origin["file"], origin["position"], origin["part"]) in bad for origin in origins], dtype=bool)
 
 
-class EncodingKernel:
+class EncodingKernel(StepKernel):
     """An engine that encodes texts, and the reference that checks it."""
 
     def __init__(self, files: TokenizerFiles, engine: str, policy: str, *, vocab_size: int) -> None:
@@ -171,8 +181,6 @@ class EncodingKernel:
 class TokenizeKernel(EncodingKernel):
     """Encodes documents, and adds the tokens that begin and end them."""
 
-    keeps_texts: ClassVar[bool] = False
-
     def __init__(
         self, files: TokenizerFiles, engine: str, policy: str, *, vocab_size: int, begin: int | None, end: int | None
     ) -> None:
@@ -182,9 +190,10 @@ class TokenizeKernel(EncodingKernel):
         self._literals = SpecialLiterals(self._engine.special_tokens, whole_words=True)
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
-        return self.apply_to_texts(batch, Texts(batch.column(TEXT)), seed)
+        return self.apply_to(Records(batch), seed)
 
-    def apply_to_texts(self, batch: pa.RecordBatch, texts: Texts, seed: int) -> StepResult:
+    def apply_to(self, records: Records, seed: int) -> StepResult:
+        batch, texts = records.rows, records.texts
         literals = self._literals.count_in(texts)
         num_literals, num_rejected = int(literals.sum()), 0
         if num_literals and self._policy == REJECT:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import DamagedDatasetError
-from gristmill.core.records import StepResult, make_origins
+from gristmill.core.records import Records, StepResult, make_origins
 from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.pipeline.stages.observers import StepPlace
 from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter, describe_stage
@@ -225,10 +225,10 @@ def test_rows_follow_records_whose_order_a_step_changes(tmp_path):
     texts = pa.array(["one 11111", "two 2", "three"], pa.large_string())
     origins = make_origins(1, pa.array([10, 20, 30], pa.uint64()))
     batch = pa.RecordBatch.from_arrays([origins, texts], names=["origin", "text"])
-    writer.after_step(first, batch, steps[0].apply(batch, 0))
+    writer.after_step(first, Records(batch), steps[0].apply(batch, 0))
     shuffled = batch.take(pa.array([2, 0]))
-    writer.after_step(second, batch, StepResult(shuffled, {"some": 1}))
-    writer.after_step(third, shuffled, steps[2].apply(shuffled, 0))
+    writer.after_step(second, Records(batch), StepResult(shuffled, {"some": 1}))
+    writer.after_step(third, Records(shuffled), steps[2].apply(shuffled, 0))
     rows = writer._cell[0].to_pylist()
     assert [row["scores-2.digit_ratio"] for row in rows] == [5 / 9, None, 0.0]
     assert [row["scores-2.reason"] for row in rows] == [2, None, 0]

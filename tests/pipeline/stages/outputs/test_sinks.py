@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 
 from gristmill.core.errors import LowUtilisationError, UsageError
 from gristmill.core.recipe import Source
-from gristmill.core.records import Texts
 from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.shards.dataset import open_dataset
 from gristmill.shards.verify import verify
@@ -222,10 +221,8 @@ def test_a_unit_of_several_tasks_is_the_same_rows(mill, corpus, tokenizer, pack)
 
 
 @pytest.mark.parametrize("policy", ["text", "reject"])
-def test_texts_as_strings_and_as_a_column_give_the_same_dataset(mill, tmp_path, tokenizer, monkeypatch, policy):
-    """A run that keeps dropped records needs the column. Rows, books and their counts of bytes are the same."""
-    made = []
-    monkeypatch.setattr(Texts, "__init__", _note_form(Texts.__init__, made))
+def test_kept_dropped_records_change_neither_rows_nor_books(mill, tmp_path, tokenizer, policy):
+    """Such a run makes a column of texts that are strings."""
     path = tmp_path / "large.jsonl"
     special = '{"text": "größer <|endoftext|> 粉"}\n{"text": "grist <|"}\n'.encode()
     write(path, 5)
@@ -239,23 +236,12 @@ def test_texts_as_strings_and_as_a_column_give_the_same_dataset(mill, tmp_path, 
         return shards, result.books["web"]
 
     as_strings = run()
-    assert list in made
-    made.clear()
     assert run(keep_dropped="all") == as_strings
-    assert list not in made
     [read, tokenize, _] = as_strings[1]
     texts = [record["text"] for line in path.read_bytes().splitlines()[1:] if (record := json.loads(line))]
     assert read.text_bytes == sum(len(text.encode()) for text in texts)
     assert tokenize.counters["special_literals"] == 2
     assert tokenize.dropped == ({"special_token": 2} if policy == "reject" else {})
-
-
-def _note_form(init, made):
-    def note(self, texts, *more):
-        made.append(type(texts))
-        init(self, texts, *more)
-
-    return note
 
 
 def test_an_added_file_leaves_other_units_alone(mill, data, tokenizer, tiny_units):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from gristmill.core.records import ORIGIN, RECORD, TEXT, StepResult
+from gristmill.core.records import ORIGIN, RECORD, TEXT, Records, StepResult
 from gristmill.core.seeds import hash_origins
 from gristmill.pipeline.stages.observers import SliceObserver
 from gristmill.pipeline.stages.outputs.quarantine import MAX_RECORD_BYTES
@@ -98,24 +98,25 @@ class DroppedRecordWriter(SliceObserver):
         self._read_dropped = read_dropped
         self._samples = LowestHashSamples()
 
-    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
+    def after_step(self, place: StepPlace, before: Records, applied: StepResult) -> None:
         self._add(place.step.name, before, applied)
 
     def commit(self) -> Mapping[str, Any]:
         for reason, batch in self._read_dropped():
             codes = np.ones(batch.num_rows, np.uint8)
             applied = StepResult(batch.slice(0, 0), {reason: batch.num_rows}, codes=codes, reasons=(reason,))
-            self._add(self._entry_step, batch, applied)
+            self._add(self._entry_step, Records(batch), applied)
         for _, line in self._samples.lines():  # they are known only when the last record has been seen
             self._file.write(line)
         return {"dropped": self._file.commit()}
 
-    def _add(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
-        """Add what a step has dropped of a batch, or edited; `batch` is what the step got."""
-        self._add_changes(step, batch, applied)
-        rows, reasons = _find_dropped_rows(batch, applied)
+    def _add(self, step: str, before: Records, applied: StepResult) -> None:
+        """Add what a step has dropped or edited; `before` is what the step got."""
+        self._add_changes(step, before, applied)
+        rows, reasons = _find_dropped_rows(before.rows, applied)
         if not len(rows):
             return
+        batch = before.batch
         hashes = hash_origins(self._seed, "dropped", batch.column(ORIGIN).take(rows))
         for row, reason, hashed in zip(rows.tolist(), reasons, hashes.tolist(), strict=True):
             if self._keep == SAMPLES and not self._samples.accepts((step, reason), hashed):
@@ -126,11 +127,12 @@ class DroppedRecordWriter(SliceObserver):
             else:
                 self._file.write(line)
 
-    def _add_changes(self, step: str, batch: pa.RecordBatch, applied: StepResult) -> None:
+    def _add_changes(self, step: str, before: Records, applied: StepResult) -> None:
         """Add samples of texts before and after the step, for any `keep_dropped`: edited records are not gone."""
         rows = np.empty(0, np.int64) if applied.changed_rows is None else np.flatnonzero(applied.changed_rows)
         if not len(rows):
             return
+        batch = before.batch
         hashes = hash_origins(self._seed, "changed", batch.column(ORIGIN).take(rows))
         for row, hashed in zip(rows.tolist(), hashes.tolist(), strict=True):
             if self._samples.accepts((step, CHANGED), hashed):

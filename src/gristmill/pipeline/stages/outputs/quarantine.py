@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gristmill.core.records import QuarantinedRecord, StepResult
+    from gristmill.core.records import QuarantinedRecord, Records, StepResult
     from gristmill.pipeline.stages.observers import LineFile, StepPlace
     from gristmill.readers.cells import CellBatch
 
@@ -75,10 +75,10 @@ class QuarantineWriter(SliceObserver):
         """Runs in the current cell, by the number of the step."""
 
     def after_read(self, source: str, cell: CellBatch) -> None:
-        self._add(source, -1, self._entry_step, cell.batch, cell.quarantined)
+        self._add(source, -1, self._entry_step, cell.rows, cell.quarantined)
 
-    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
-        self._add(place.source, place.number, place.step.name, before, applied.quarantined)
+    def after_step(self, place: StepPlace, before: Records, applied: StepResult) -> None:
+        self._add(place.source, place.number, place.step.name, before.rows, applied.quarantined)
 
     def end_cell(self) -> None:
         self._runs.clear()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gristmill.core.records import StepResult
+    from gristmill.core.records import Records, StepResult
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.stages.observers import StepPlace
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
@@ -80,15 +80,15 @@ class ScoreWriter(SliceObserver):
         self._num_rows = 0
         self._blocks: list[pa.Buffer] = []
 
-    def after_step(self, place: StepPlace, before: pa.RecordBatch, applied: StepResult) -> None:
+    def after_step(self, place: StepPlace, before: Records, applied: StepResult) -> None:
         step = self._scored[place.number]
         if step is not None and self._batch is None:
-            self._batch = _ScoredBatch(before, step.language_column)
+            self._batch = _ScoredBatch(before.rows, step.language_column)
         if self._batch is None:
             return
         if step is not None:
             self._batch.put(step, applied)
-        self._batch.follow(before, applied)
+        self._batch.follow(before.rows, applied)
         if place.number == len(self._scored) - 1:
             self._cell.append(self._batch.make_rows(self._encoder.schema))
             self._batch = None
