@@ -64,6 +64,21 @@ def test_what_is_wrong_is_said(tmp_path, text, name, said):
     assert "wrong.py" in str(error.value)
 
 
+def test_a_function_is_named_by_its_module(tmp_path, monkeypatch):
+    (tmp_path / "own_package").mkdir()
+    path = write(tmp_path, "own_package/__init__.py", "") and write(
+        tmp_path, "own_package/clean.py", "def double(x):\n    return 2 * x\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    function = Function.of("own_package.clean:double").in_folder("/elsewhere")
+    assert pickle.loads(pickle.dumps(function))(4) == 8
+    assert (str(function), function.find_file()) == ("own_package.clean:double", str(path))
+    assert function.fingerprint() is not None
+    assert ("own_package.clean", str(path), path.read_text()) in collect_code([function]).modules
+    with pytest.raises(UsageError, match="file next to the recipe"):
+        Function.of("no_such_package.clean:double").resolve()
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(UsageError, match=r"none\.py"):
         Function.of(f"{tmp_path}/none.py:f").resolve()

@@ -3,10 +3,12 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import RECORD, RECORD_TYPE, documents, texts
-from gristmill.steps import Map, MapBatches
+from gristmill.core.records import ORIGIN, RECORD, RECORD_TYPE, TEXT, documents, texts
+from gristmill.steps import Filter, Map, MapBatches
 
 
 def json_batch(records, path="text"):
@@ -57,6 +59,84 @@ def test_none_drops_the_record_and_is_counted():
     applied = Map(call=lambda record: None if record["text"] == "b" else record).apply(batch, seed=0)
     assert texts(applied.batch) == ["a", "c"]
     assert (applied.dropped, applied.quarantined) == ({"returned_none": 1}, [])
+
+
+def split_lines(record):
+    return [{**record, "text": line} for line in record["text"].splitlines()]
+
+
+def test_one_record_becomes_several_whose_parts_are_numbered():
+    batch = json_batch([{"text": "a\nb", "n": 1}, {"text": ""}, {"text": "c", "n": 2}, {"text": "d\n", "n": 3}])
+    applied = Map(call=split_lines, flat=True).apply(batch, seed=0)
+    assert texts(applied.batch) == ["a", "b", "c", "d"]
+    assert [json.loads(record)["n"] for record in applied.batch.column(RECORD).to_pylist()] == [1, 1, 2, 3]
+    origins = applied.batch.column(ORIGIN).to_pylist()
+    assert [(origin["position"], origin["part"]) for origin in origins] == [(0, 0), (0, 1), (2, 0), (3, 0)]
+    assert (applied.created, applied.dropped, applied.quarantined) == (1, {"returned_none": 1}, [])
+
+
+@given(st.lists(st.lists(st.lists(st.sampled_from("abc"), max_size=3), max_size=3), max_size=4))
+def test_parts_of_parts_balance_and_have_different_origins(pages):
+    batch = documents(["|".join(" ".join(words) for words in page) for page in pages])
+    first = Map(call=lambda record: [{"text": t} for t in record["text"].split("|")], flat=True).apply(batch, seed=0)
+    second = Map(call=lambda record: [{"text": t} for t in record["text"].split()], flat=True).apply(
+        first.batch, seed=0
+    )
+    for before, applied in ((batch, first), (first.batch, second)):
+        assert before.num_rows + applied.created == applied.batch.num_rows + sum(applied.dropped.values())
+        assert int((applied.codes == 0).sum()) == before.num_rows - sum(applied.dropped.values())
+    assert texts(second.batch) == [word for page in pages for words in page for word in words]
+    origins = [tuple(origin.values()) for origin in second.batch.column(ORIGIN).to_pylist()]
+    assert len(set(origins)) == len(origins)
+
+
+@pytest.mark.parametrize(
+    ("result", "flat", "reason"),
+    [
+        ([{"text": "x"}], False, "flat: true"),
+        ({"text": "x"}, True, "not a list"),
+        ([{"text": "x"}, 5], True, "not a dict"),
+    ],
+)
+def test_a_list_where_none_is_expected_is_set_aside_whole(result, flat, reason):
+    applied = Map(call=lambda record: result, flat=flat).apply(documents(["a"]), seed=0)
+    assert applied.batch.num_rows == applied.created == 0
+    assert reason in applied.quarantined[0].message
+
+
+def test_functions_get_arguments_and_classes_are_constructed_once(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "num_loads = 0\n"
+        "def add(record, suffix): return {'text': record['text'] + suffix}\n"
+        "class Words:\n"
+        "    def __init__(self, words):\n"
+        "        global num_loads\n"
+        "        num_loads += 1\n"
+        "        self.words = set(words)\n"
+        "    def __call__(self, record): return record['text'] in self.words\n"
+        "def count(record): return {'text': str(num_loads)}\n"
+    )
+    add = Map(call=f"{tmp_path}/own.py:add", args={"suffix": "!"})
+    assert texts(add.apply(documents(["a"]), seed=0).batch) == ["a!"]
+    kernel = Filter(call=f"{tmp_path}/own.py:Words", args={"words": ["a", "b"]}).load()
+    for _ in range(3):
+        assert texts(kernel.apply(documents(["a", "c", "b"]), 0).batch) == ["a", "b"]
+    assert texts(Map(call=f"{tmp_path}/own.py:count").apply(documents(["x"]), seed=0).batch) == ["1"]
+    with pytest.raises(UsageError, match=r"constructing .*Words failed: TypeError"):
+        Filter(call=f"{tmp_path}/own.py:Words", args={"word": []}).load()
+    with pytest.raises(UsageError, match="plain data"):
+        Filter(call=f"{tmp_path}/own.py:Words", args={"words": object()})
+
+
+def test_a_class_takes_batches():
+    class Upper:
+        def __init__(self, times=1):
+            self.times = times
+
+        def __call__(self, batch):
+            return batch.set_column(1, TEXT, pc.binary_repeat(pc.utf8_upper(batch[TEXT]), self.times))
+
+    assert texts(MapBatches(call=Upper, args={"times": 2}).apply(documents(["a"]), seed=0).batch) == ["AA"]
 
 
 def test_columns_are_typed_and_new_ones_declared():

@@ -46,7 +46,7 @@ def test_out_of_memory_is_told_apart_from_other_errors():
 
 
 def test_not_a_function():
-    for call in (5, "functions", "functions.py", "functions.txt:f", "f.py:a b"):
+    for call in (5, "functions", "functions.py", "f/g.txt:f", "f.py:a b"):
         with pytest.raises(UsageError):
             Filter(call=call)
 

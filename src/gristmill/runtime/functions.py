@@ -1,6 +1,6 @@
-"""A user's function as data: written `file.py:function` in a recipe, or any callable in Python.
+"""A user's function as data: `file.py:function` or `package.module:function` in a recipe, any callable in Python.
 
-A function that is named by its file is imported where it is used, so it pickles as two strings. A callable is pickled
+A function that is named is imported where it is used, so it pickles as two strings. A callable is pickled
 itself and cannot be written to a recipe file. `runtime.source_code` fingerprints its code.
 
 Processes on other machines never import their copies of the user's files. The files of functions and the project's
@@ -12,6 +12,7 @@ name does not travel.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import inspect
 import os
@@ -31,7 +32,7 @@ from gristmill.runtime import source_code
 from gristmill.runtime.source_code import read_project_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import CodeType, ModuleType
 
 
@@ -42,26 +43,31 @@ class Function(UserCode):
     'MILL'
     >>> str(Function.of("functions.py:clean"))
     'functions.py:clean'
+    >>> Function.of("posixpath:basename")("data/web.jsonl")
+    'web.jsonl'
     """
 
     __slots__ = ("_called", "name", "path")
 
     def __init__(self, path: str | None, name: str, called: Callable[..., Any] | None = None) -> None:
         self.path = path
-        """The file that defines the function, absolute once its recipe is loaded; None for a Python object."""
+        """The file that defines the function, absolute once its recipe is loaded, or the dotted name of its module;
+        None for a Python object.
+        """
         self.name = name
         self._called = called
 
     @classmethod
     def of(cls, value: object) -> Function:
-        """Create a Function from `file.py:function`, a callable, or a Function."""
+        """Create a Function from `file.py:function`, `package.module:function`, a callable, or a Function."""
         if isinstance(value, cls):
             return value
         if isinstance(value, str):
             path, _, name = value.rpartition(":")
-            if not path.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+            names = name.split(".") if path.endswith(".py") else [*path.split("."), *name.split(".")]
+            if not all(part.isidentifier() for part in names):
                 raise UsageError(
-                    f"call must name a function as file.py:function, not {value!r}",
+                    f"call must name a function as file.py:function or package.module:function, not {value!r}",
                     help="write call: functions.py:my_function; the path starts at the recipe",
                 )
             return cls(path, name)
@@ -69,9 +75,16 @@ class Function(UserCode):
             return cls(None, getattr(value, "__qualname__", type(value).__qualname__), value)
         raise UsageError(f"call must be a function or file.py:function, not {value!r}")
 
+    @property
+    def is_in_module(self) -> bool:
+        """Whether it is named by the module that defines it, not by a file."""
+        return self.path is not None and not self.path.endswith(".py")
+
     def in_folder(self, folder: str) -> Function:
         """Return the function with its file in this folder, as an absolute path."""
-        return self if self.path is None else Function(str(Path(folder, self.path).absolute()), self.name)
+        if self.path is None or self.is_in_module:
+            return self
+        return Function(str(Path(folder, self.path).absolute()), self.name)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.resolve()(*arguments)
@@ -83,8 +96,10 @@ class Function(UserCode):
         """
         if self._called is not None:
             return self._called
-        path = os.path.abspath(self.path or "")  # noqa: PTH100  (Path.resolve would follow links)
-        target: Any = _import_current(path)
+        path = self.path or ""
+        if not self.is_in_module:
+            path = os.path.abspath(path)  # noqa: PTH100  (Path.resolve would follow links)
+        target: Any = _import_module(path) if self.is_in_module else _import_current(path)
         for part in self.name.split("."):
             if not hasattr(target, part):
                 callables = [name for name, value in vars(target).items() if callable(value)]
@@ -100,12 +115,34 @@ class Function(UserCode):
 
     def fingerprint(self) -> str | None:
         """Hash the code that it may run; None if that cannot be determined. Then no earlier work may be reused."""
-        if self.path is not None:
-            return source_code.fingerprint_file(self.path, self.name)
-        return source_code.fingerprint_callable(self.resolve())
+        if self.path is None:
+            return source_code.fingerprint_callable(self.resolve())
+        file = self.find_file()
+        return None if file is None else source_code.fingerprint_file(file, self.name)
+
+    def bind(self, arguments: Mapping[str, Any]) -> Callable[..., Any]:
+        """Return the callable with these arguments: of a class whose objects can be called, such an object.
+
+        Raises `UsageError` if the class cannot be constructed.
+        """
+        called = self.resolve()
+        is_stateful = isinstance(called, type) and any("__call__" in vars(base) for base in called.__mro__)
+        if not is_stateful:
+            return functools.partial(called, **arguments) if arguments else called
+        try:
+            constructed: Callable[..., Any] = called(**arguments)
+        except Exception as error:
+            raise UsageError(
+                f"constructing {self} failed: {type(error).__name__}: {error}",
+                help="its __init__ gets what `args` of the step holds",
+            ) from error
+        return constructed
 
     def find_file(self) -> str | None:
         """Find the file that defines it; None if there is none, or it cannot be known."""
+        if self.is_in_module:
+            file = inspect.getsourcefile(_import_module(self.path or ""))
+            return file if file is not None and file.endswith(".py") else None
         if self.path is not None:
             return self.path
         code = getattr(inspect.unwrap(self.resolve()), "__code__", None)
@@ -139,6 +176,16 @@ def use_shipped_files(files: dict[str, str]) -> None:
     """Import the files of functions from these texts from now on, no matter what is at their paths."""
     _shipped_files.clear()
     _shipped_files.update(files)
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"importing {name} failed: {type(error).__name__}: {error}",
+            help="a package must be installed next to gristmill; for a file next to the recipe write file.py:function",
+        ) from error
 
 
 def _import_current(path: str) -> ModuleType:
@@ -221,7 +268,10 @@ def collect_code(functions: Iterable[Function]) -> ShippedCode:
         if path is None:
             continue
         for name, file, text in read_project_files(path):
-            if name is None:
+            if name is None and function.is_in_module:
+                if not source_code.is_versioned(file):  # an installed package is on each machine
+                    modules[function.path or ""] = str(file), text
+            elif name is None:
                 files[str(file)] = text
             elif modules.setdefault(name, (str(file), text))[1] != text:
                 raise UsageError(

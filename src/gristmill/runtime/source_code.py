@@ -73,7 +73,7 @@ def find_project_modules() -> list[ModuleType]:
         path = getattr(module, "__file__", None)
         has_its_name = getattr(module, "__name__", None) == name != "__main__"
         is_below_root = isinstance(path, str) and path.endswith(".py") and path.startswith(tuple(roots))
-        if has_its_name and is_below_root and not _is_versioned(Path(str(path))):
+        if has_its_name and is_below_root and not is_versioned(Path(str(path))):
             modules.append(module)
     return modules
 
@@ -150,7 +150,7 @@ class _ValueDescriber:
         yield function.__qualname__
         if not Path(code.co_filename).is_file():  # typed at a prompt or in a notebook, made by exec
             path = getattr(sys.modules.get(function.__module__), "__file__", None)
-            if path is None or not _is_versioned(Path(path)):
+            if path is None or not is_versioned(Path(path)):
                 raise _UnknownCode
             yield function.__module__  # of a package, whose version counts: frozen, or made by a decorator
             return
@@ -249,7 +249,7 @@ def read_project_files(path: str) -> Iterator[tuple[str | None, Path, str]]:
         except OSError as error:
             raise UsageError(f"cannot read {file}: {error.strerror}", path=str(file)) from error
         yield names[file], file, text
-        if _is_versioned(first):
+        if is_versioned(first):
             return
         for name, module in _find_imported_files(file, text, roots):
             if module not in names:
@@ -294,14 +294,14 @@ def _find_module_files(name: str, roots: list[Path]) -> Iterator[tuple[str, Path
                     files.append((dotted, candidate))
                     break
         if files:  # this root's module is the one that is imported, even if its version represents it
-            yield from (file for file in files if not _is_versioned(file[1]))
+            yield from (file for file in files if not is_versioned(file[1]))
             return
 
 
 def _find_project_roots() -> list[Path]:
     """Find the folders that modules are imported from, without the standard library and installed packages."""
     roots = [Path(entry or ".").resolve() for entry in sys.path]
-    return [root for root in roots if root.is_dir() and not _is_versioned(root)]
+    return [root for root in roots if root.is_dir() and not is_versioned(root)]
 
 
 @functools.cache
@@ -313,6 +313,7 @@ def _find_versioned_folders() -> tuple[str, ...]:
     return tuple({os.path.join(os.path.realpath(folder), "") for folder in folders})  # noqa: PTH118
 
 
-def _is_versioned(path: Path) -> bool:
+def is_versioned(path: Path) -> bool:
+    """Whether a file belongs to Python or an installed package, which its version represents."""
     # Asked for every import of a project: as strings this takes a tenth of the time.
     return os.path.join(os.path.realpath(path), "").startswith(_find_versioned_folders())  # noqa: PTH118

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import UsageError
 from gristmill.core.json_values import NAN_AS_NULL, count_not_finite_values, encode_json, with_values
-from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, QuarantinedRecord, StepResult
+from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT, TEXT_TYPE, QuarantinedRecord, StepResult, make_origins
 from gristmill.core.step import StepTraits, check_choices
 from gristmill.steps.column_names import list_value_columns, path_in_record
 from gristmill.steps.record_functions import (
@@ -28,6 +28,9 @@ from gristmill.steps.record_functions import (
 )
 
 _STRING_TYPES = (pa.large_string(), pa.string())
+_RETURNED_NONE = "returned_none"
+_MAX_PARTS = 1 << 16
+"""The most records that one record may become."""
 
 
 class Map(MappingStep, tag="map", frozen=True, kw_only=True):
@@ -38,7 +41,8 @@ class Map(MappingStep, tag="map", frozen=True, kw_only=True):
     later steps need: `columns: {score: float64}`. If the function raises, or returns something that cannot be stored,
     the record is quarantined and the run continues. Records for which it returns None are dropped as `returned_none`;
     a step that only drops is a `filter`. With `images: pil` or `images: numpy`
-    the function gets decoded images; those that it changes are encoded again.
+    the function gets decoded images; those that it changes are encoded again. With `flat: true` it returns a list of
+    records, such as the sections of a page. They take the place of the record, numbered by `origin.part`.
 
     >>> from gristmill.core.records import documents, texts
     >>> texts(Map(call=lambda record: {"text": record["text"].upper()}).apply(documents(["hi"]), seed=0).batch)
@@ -55,6 +59,8 @@ class Map(MappingStep, tag="map", frozen=True, kw_only=True):
     """The format of images that the function has changed."""
     makes: Literal["text"] | None = None
     """`text`: the function makes the [text](writing-recipes.md#the-text) of records that have none."""
+    flat: bool = False
+    """Whether the function returns a list of records, all of which take the place of the one that it got."""
 
     @property
     def traits(self) -> StepTraits:  # type: ignore[override]  # depends on `makes`
@@ -67,6 +73,8 @@ class Map(MappingStep, tag="map", frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choices(type(self), {"images": self.images, "reencode": self.reencode, "makes": self.makes})
+        if self.flat and self.images != "bytes":
+            raise UsageError("map: flat: true takes images as bytes", help="leave out images, or split in another step")
 
     @property
     def fingerprint_versions(self) -> object:
@@ -76,52 +84,73 @@ class Map(MappingStep, tag="map", frozen=True, kw_only=True):
 
         return [self.version, describe_codecs()]
 
-    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
+    def call_on(self, call: Callable[..., Any], batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)
-        results = _Results(schema)
+        results = _Results(schema, batch.num_rows, is_flat=self.flat)
         quarantined: list[QuarantinedRecord] = []
-        call = self.function.resolve()
         if self.images != "bytes":
             from gristmill.steps.record_functions import ImageFunction  # noqa: PLC0415
 
             call = ImageFunction(call, batch.schema, self.images, self.reencode)
         call_on_records(call, batch, results.add, quarantined, stops=stops)
         counters = {NAN_AS_NULL: results.num_not_finite} if results.num_not_finite else {}
-        dropped = {"returned_none": results.num_none} if results.num_none else {}
-        return StepResult(results.to_batch(batch), dropped, quarantined=quarantined, counters=counters)
+        num_none = int(results.codes.sum())
+        return StepResult(
+            results.to_batch(batch),
+            {_RETURNED_NONE: num_none} if num_none else {},
+            results.num_created,
+            quarantined,
+            counters,
+            codes=results.codes,
+            reasons=(_RETURNED_NONE,),
+        )
 
 
 class _Results:
     """The records that a function returned, as columns of a fixed schema."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, num_rows: int, *, is_flat: bool = False) -> None:
         self._schema = schema
+        self._is_flat = is_flat
+        self.codes = np.zeros(num_rows, np.uint8)
+        """1 for each input row without a result."""
+        self.num_created = 0
+        """How many results there are beyond the first of each input row."""
+        self._parts: list[int] = []
+        """The number of each result among those of its row."""
         self._fields = [(field, path_in_record(field)) for field in list_value_columns(schema)]
         self._keeps_json = RECORD in schema.names
         self.num_not_finite = 0
         """How many values without a column are NaN or infinite, and so null in JSON records."""
-        self.num_none = 0
         self._rows: list[int] = []
         self._records: list[bytes] = []
         self._values: list[list[Any]] = [[] for _ in self._fields]
 
     def add(self, row: int, result: object) -> None:
-        """Check one record and add it, unless it is None, which is counted; raises `RefusedRecord`."""
-        if result is None:
-            self.num_none += 1
-            return
+        """Check what the function returned for a row, and add it; raises `RefusedRecord`, and then adds nothing."""
+        results = _list_results(result) if self._is_flat else [] if result is None else [result]
+        checked = [self._check(each) for each in results]
+        self.codes[row] = not checked
+        self.num_created += max(len(checked) - 1, 0)
+        for part, (record, values, num_not_finite) in enumerate(checked):
+            self._rows.append(row)
+            self._parts.append(part)
+            self._records.append(record)
+            self.num_not_finite += num_not_finite
+            for column, value in zip(self._values, values, strict=True):
+                column.append(value)
+
+    def _check(self, result: object) -> tuple[bytes, list[Any], int]:
+        """Return a record as JSON, if it is kept so, its values by column, and how many others are not finite."""
         if not isinstance(result, (dict, Mapping)):
-            raise RefusedRecord("not_a_record", f"the function returned {result!r:.200}, not a dict")
+            hint = ": a list of records needs `flat: true`" if isinstance(result, (list, tuple)) else ""
+            raise RefusedRecord("not_a_record", f"the function returned {result!r:.200}, not a dict{hint}")
         values = [self._value(field, path, result) for field, path in self._fields]
-        if self._keeps_json:
-            self._records.append(_encode_result(result))
-            undeclared = [value for key, value in result.items() if key not in self._schema.names]
-            self.num_not_finite += count_not_finite_values(undeclared)
-        else:
+        if not self._keeps_json:
             self._refuse_undeclared(result)
-        self._rows.append(row)
-        for column, value in zip(self._values, values, strict=True):
-            column.append(value)
+            return b"", values, 0
+        undeclared = [value for key, value in result.items() if key not in self._schema.names]
+        return _encode_result(result), values, count_not_finite_values(undeclared)
 
     def _value(self, field: pa.Field, path: tuple[str, ...], result: Mapping[str, Any]) -> Any:
         value: Any = result
@@ -161,7 +190,31 @@ class _Results:
         for name in self._schema.names:
             if name not in columns:
                 columns[name] = batch.column(name).take(rows)
+        if self._is_flat:
+            columns[ORIGIN] = _number_parts(columns[ORIGIN], self._parts)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+
+def _list_results(result: object) -> Sequence[object]:
+    """List the records that the function of a flat `map` returned for one record."""
+    if result is None:
+        return []
+    if not isinstance(result, (list, tuple)):
+        raise RefusedRecord("not_a_list", f"the function returned {result!r:.200}, not a list of dicts")
+    if len(result) > _MAX_PARTS:
+        raise RefusedRecord("too_many_parts", f"the function returned {len(result):,} records, above {_MAX_PARTS:,}")
+    return result
+
+
+def _number_parts(origins: pa.StructArray, numbers: Sequence[int]) -> pa.StructArray:
+    """Number the parts of each record. Parts of parts get numbers that no other part of the record has.
+
+    Part 3 of part 2 is 2 · 65,536 + 3.
+    """
+    parts = origins.field("part").to_numpy().astype(np.uint64) * np.uint64(_MAX_PARTS) + np.array(numbers, np.uint64)
+    if len(parts) and int(parts.max()) >= 2**32:
+        raise UsageError("three steps in a row cut records into parts", help="cut them in one step")
+    return make_origins(origins.field("file"), origins.field("position"), pa.array(parts.astype(np.uint32)))
 
 
 def _encode_result(result: Mapping[str, Any]) -> bytes:
@@ -194,7 +247,7 @@ class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
 
     preserves_text: ClassVar[bool] = True
 
-    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
+    def call_on(self, call: Callable[..., Any], batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         is_kept = np.zeros(batch.num_rows, dtype=bool)
         num_rejected = 0
 
@@ -206,7 +259,7 @@ class Filter(FunctionStep, tag="filter", frozen=True, kw_only=True):
             num_rejected += not result
 
         quarantined: list[QuarantinedRecord] = []
-        call_on_records(self.function.resolve(), batch, use_result, quarantined, stops=stops)
+        call_on_records(call, batch, use_result, quarantined, stops=stops)
         dropped = {"rejected": num_rejected} if num_rejected else {}
         return StepResult(batch.filter(pa.array(is_kept)), dropped, quarantined=quarantined)
 
@@ -230,28 +283,28 @@ class MapBatches(MappingStep, tag="map_batches", frozen=True, kw_only=True):
     ['HI', 'HELLO']
     """
 
-    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
+    def call_on(self, call: Callable[..., Any], batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         schema = self.output_schema(batch.schema)
         if not batch.num_rows:
             return StepResult(_make_empty_batch(schema))
         try:
-            return _check_result(self.function(batch), batch, schema)
+            return _check_result(call(batch), batch, schema)
         except UsageError:  # a problem of the recipe, not of the records
             raise
         except (Exception, SystemExit) as error:
             if batch.num_rows == 1:
                 return StepResult(_make_empty_batch(schema), quarantined=[quarantine_exception(batch, 0, error)])
         middle = batch.num_rows // 2
-        first = self.call_on(batch.slice(0, middle), stops=stops)
+        first = self.call_on(call, batch.slice(0, middle), stops=stops)
         return (
             first
             if stops and first.quarantined
-            else _join_results(first, self.call_on(batch.slice(middle), stops=stops))
+            else _join_results(first, self.call_on(call, batch.slice(middle), stops=stops))
         )
 
     def replay(self, record: pa.RecordBatch) -> None:
         """Call the function on a batch of this record alone."""
-        _check_result(self.function(record), record, self.output_schema(record.schema))
+        _check_result(self.function.bind(self.args)(record), record, self.output_schema(record.schema))
 
 
 def _check_result(result: object, batch: pa.RecordBatch, schema: pa.Schema) -> StepResult:

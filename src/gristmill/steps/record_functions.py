@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import msgspec
 import numpy as np
 
+from gristmill.core.errors import UsageError
 from gristmill.core.json_values import decode_json
 from gristmill.core.media import list_image_columns
 from gristmill.core.records import ORIGIN, RECORD, QuarantinedRecord
@@ -41,12 +42,18 @@ class FunctionStep(LocalStep, frozen=True, kw_only=True):
     traits: ClassVar[StepTraits] = StepTraits(needs_whole_record=True, may_add_keys=True)
 
     call: Any
-    """`file.py:function`, a path from the recipe's folder or an absolute one; in Python any callable. See [your own
-    functions](writing-recipes.md#your-own-functions).
+    """`file.py:function`, a path from the recipe's folder or an absolute one; `package.module:function`; in Python any
+    callable. See [your own functions](writing-recipes.md#your-own-functions).
     """
+    args: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Arguments of the function by name, in addition to the record. A class gets them once in each worker."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "call", Function.of(self.call))
+        try:
+            msgspec.json.encode(self.args)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"args must be plain data, as in YAML: {error}") from None
 
     @property
     def function(self) -> Function:
@@ -57,19 +64,22 @@ class FunctionStep(LocalStep, frozen=True, kw_only=True):
         """Make the path of the function's file absolute. The function itself is imported where it is called."""
         return msgspec.structs.replace(self, call=self.function.in_folder(folder))
 
-    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
-        return self.call_on(batch, stops=False)
+    def load(self) -> StepKernel:
+        return _FunctionKernel(self, stops=False)
 
-    def call_on(self, batch: pa.RecordBatch, *, stops: bool) -> StepResult:
+    def load_stopping(self) -> StepKernel:
+        return _FunctionKernel(self, stops=True)
+
+    def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:
+        return self.load().apply(batch, seed)
+
+    def call_on(self, call: Callable[..., Any], batch: pa.RecordBatch, *, stops: bool) -> StepResult:
         """Return the batch after the function; with `stops` only up to the first record for which it raises."""
         raise NotImplementedError
 
-    def load_stopping(self) -> StepKernel:
-        return _StoppingKernel(self)
-
     def replay(self, record: pa.RecordBatch) -> None:
         """Call the function on the record."""
-        self.function(*decode_records(record))
+        self.function.bind(self.args)(*decode_records(record))
 
 
 class MappingStep(FunctionStep, frozen=True, kw_only=True):
@@ -85,14 +95,19 @@ class MappingStep(FunctionStep, frozen=True, kw_only=True):
         return add_columns(self.name, schema, self.columns)
 
 
-class _StoppingKernel(StepKernel):
-    """A kernel that does not call the user's function again after it has raised."""
+class _FunctionKernel(StepKernel):
+    """The function with its arguments; of a class, an object that the worker keeps.
 
-    def __init__(self, step: FunctionStep) -> None:
+    With `stops` it is not called again after it has raised.
+    """
+
+    def __init__(self, step: FunctionStep, *, stops: bool) -> None:
         self._step = step
+        self._call = step.function.bind(step.args)
+        self._stops = stops
 
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
-        return self._step.call_on(batch, stops=True)
+        return self._step.call_on(self._call, batch, stops=self._stops)
 
 
 MAX_RAW_BYTES = 1 << 20
