@@ -21,7 +21,7 @@ from gristmill.core.records import ORIGIN, RECORD
 from gristmill.core.step import ReplayableStep
 from gristmill.engine.worker import chunk
 from gristmill.pipeline.run import run_recipe
-from gristmill.pipeline.stages.observers import SliceObserver
+from gristmill.pipeline.stages.outputs.observers import SliceObserver
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.steps.column_names import list_value_columns
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import QuarantinedRecord, Records, StepResult
     from gristmill.core.step import LocalStep
     from gristmill.pipeline.run import RunResult
-    from gristmill.pipeline.stages.observers import StepPlace
+    from gristmill.pipeline.stages.outputs.observers import StepPlace
     from gristmill.readers.cells import CellBatch
 
 MAX_RECORDS = 100

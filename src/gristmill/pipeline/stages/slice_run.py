@@ -16,8 +16,8 @@ from gristmill.core.errors import ParityError
 from gristmill.core.records import Records
 from gristmill.engine.tasks import Unfinished
 from gristmill.pipeline.stages.join import JoinTask, run_join
-from gristmill.pipeline.stages.observers import BookKeeper, LineFile, SliceObserver, StepPlace
 from gristmill.pipeline.stages.outputs.dropped import DroppedRecordWriter
+from gristmill.pipeline.stages.outputs.observers import BookKeeper, LineFile, SliceObserver, StepPlace
 from gristmill.pipeline.stages.outputs.quarantine import QuarantineWriter
 from gristmill.pipeline.stages.outputs.split_files import open_stem
 from gristmill.pipeline.stages.slice_reader import SliceReader

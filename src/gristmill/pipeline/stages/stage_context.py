@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gristmill.engine.machine import Pin
     from gristmill.engine.observer import EventLog
     from gristmill.pipeline.monitoring.views import StatusView
-    from gristmill.pipeline.stages.observers import SliceObserver
+    from gristmill.pipeline.stages.outputs.observers import SliceObserver
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
     from gristmill.pipeline.stages.outputs.unit_output import UnitOutput
     from gristmill.pipeline.stages.preparation import NodeCheck

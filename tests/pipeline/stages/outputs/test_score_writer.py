@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.records import Records, StepResult, make_origins
 from gristmill.pipeline.planning.units import UnitLayout
-from gristmill.pipeline.stages.observers import StepPlace
+from gristmill.pipeline.stages.outputs.observers import StepPlace
 from gristmill.pipeline.stages.outputs.score_writer import ScoreWriter, describe_stage
 from gristmill.pipeline.stages.outputs.split_files import OutputStem
 from gristmill.shards.manifest_file import load_manifest

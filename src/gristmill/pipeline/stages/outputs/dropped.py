@@ -23,7 +23,7 @@ import numpy as np
 
 from gristmill.core.records import ORIGIN, RECORD, TEXT, Records, StepResult
 from gristmill.core.seeds import hash_origins
-from gristmill.pipeline.stages.observers import SliceObserver
+from gristmill.pipeline.stages.outputs.observers import SliceObserver
 from gristmill.pipeline.stages.outputs.quarantine import MAX_RECORD_BYTES
 from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.stored_files import StoredFile
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gristmill.pipeline.stages.observers import LineFile, StepPlace
+    from gristmill.pipeline.stages.outputs.observers import LineFile, StepPlace
     from gristmill.storage.locations import Location
 
 

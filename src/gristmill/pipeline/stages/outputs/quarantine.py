@@ -13,7 +13,7 @@ import numpy as np
 
 from gristmill.core.errors import TooManyBadError
 from gristmill.core.records import ORIGIN
-from gristmill.pipeline.stages.observers import SliceObserver
+from gristmill.pipeline.stages.outputs.observers import SliceObserver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gristmill.core.records import QuarantinedRecord, Records, StepResult
-    from gristmill.pipeline.stages.observers import LineFile, StepPlace
+    from gristmill.pipeline.stages.outputs.observers import LineFile, StepPlace
     from gristmill.readers.cells import CellBatch
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.records import ORIGIN
-from gristmill.pipeline.stages.observers import SliceObserver
+from gristmill.pipeline.stages.outputs.observers import SliceObserver
 from gristmill.pipeline.stages.outputs.split_files import ScoreBlocks
 from gristmill.shards.canonical import canonicalize_array, canonicalize_batch, pack_bits
 from gristmill.shards.score_file import LANGUAGE, ScoredStep, ScoreEncoder, ScoreHistograms, ScoreLayout, add_histograms
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.records import Records, StepResult
     from gristmill.core.step import LocalStep
-    from gristmill.pipeline.stages.observers import StepPlace
+    from gristmill.pipeline.stages.outputs.observers import StepPlace
     from gristmill.pipeline.stages.outputs.split_files import OutputStem
 
 
