@@ -211,7 +211,21 @@ SIGNATURES = {
         "folder": None,
     },
 }
-RESULT = {"books", "dataset", "manifest", "output", "tokens", "was_up_to_date", "warnings", "work_seconds", "store_use"}
+RESULT = {
+    *(
+        "books",
+        "change",
+        "dataset",
+        "manifest",
+        "output",
+        "reuse",
+        "tokens",
+        "was_up_to_date",
+        "warnings",
+        "work_seconds",
+    ),
+    "store_use",
+}
 DATASET = {
     "decode",
     "decode_ids",

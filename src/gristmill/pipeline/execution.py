@@ -29,7 +29,7 @@ from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.publishing.side_files import describe_times, publish_report
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
 from gristmill.pipeline.stages.receipts import open_receipts
-from gristmill.pipeline.stages.runner import StageResults, StageRunner
+from gristmill.pipeline.stages.runner import StageResults, StageRunner, UnitReuse
 from gristmill.pipeline.stages.slice_run import STORE_COUNT
 from gristmill.pipeline.stages.stage_context import SourceStage, StageContext
 from gristmill.pipeline.stages.unpack import InputUnits
@@ -144,6 +144,11 @@ class Execution:
     def work_seconds(self) -> float:
         """Seconds from each stage's first ready worker to the stage's end."""
         return self._runner.stopwatch.seconds
+
+    @property
+    def reuse(self) -> UnitReuse:
+        """How many units were there from an earlier run."""
+        return self._runner.reuse
 
     @property
     def store_use(self) -> StoreUse | None:

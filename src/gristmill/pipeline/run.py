@@ -6,7 +6,7 @@ Plan, lock the output, look for a dataset that is already there, execute the pla
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from gristmill.pipeline.publishing.publish import describe_recipe, list_warnings
 from gristmill.pipeline.publishing.side_files import complete_report
 from gristmill.pipeline.stages import WORKER_MODULE
 from gristmill.pipeline.stages.preparation import compile_ahead
+from gristmill.pipeline.stages.runner import UnitReuse
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.readers.cells import CELL_BYTES
 from gristmill.runtime.process import TOKENIZER, forget_content
@@ -69,6 +70,10 @@ class RunResult:
     """Seconds from each stage's first ready worker to its end: without planning, start-up and compilation."""
     store_use: StoreUse | None = None
     """How tasks read stores, and how long they waited for them; None if they used none."""
+    reuse: UnitReuse = field(default_factory=UnitReuse)
+    """How much of the work was there from an earlier run."""
+    change: str | None = None
+    """Why an update had to rebuild a finished dataset; None if there was none."""
 
     @property
     def books(self) -> dict[str, list[Account]]:
@@ -174,6 +179,8 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
         _keep_signatures(plan, manifest, options, held, None)
         held.release_old_epochs()  # on a store each run leaves the files of its lease
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_warnings(plan, manifest))
+    finished = journal.find_manifest(plan.output) if options.update else None
+    change = None if finished is None else _describe_change(plan, finished)
     with Activity(shows=options.progress is not False) as activity:
         compile_ahead(plan, activity.show)
     # Look again for the marker of a run that died, now that the folder is locked and no other run can have left it.
@@ -196,6 +203,8 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
         warnings=list_warnings(plan, manifest),
         work_seconds=execution.work_seconds,
         store_use=execution.store_use,
+        reuse=execution.reuse,
+        change=change,
     )
 
 

@@ -46,6 +46,7 @@ def test_json_is_all_that_is_on_standard_output(gristmill, tmp_path, backend):
     )
     done = gristmill("run", "recipe.yaml", "--backend", backend, "--workers", 1, "--json", folder=tmp_path)
     assert json.loads(done.out)["rows"] == {"train": 2}
+    assert json.loads(done.out)["units"] == {"all": 1, "reused": 0, "change": None}
     assert "a word" in done.err
     assert "another" in done.err
 

@@ -177,6 +177,8 @@ def test_an_update_equals_a_fresh_run_and_leaves_other_shards(mill, data, change
     after = shards(mill)
     if len(steps) == 1 or "Split" in str(steps[0]):
         assert 0 < tasks_run[0] <= max(3, all_tasks // 3)
+        num_built = updated.reuse.num_units - updated.reuse.num_reused
+        assert 0 < num_built < updated.reuse.num_reused
         common = before.keys() & after.keys()
         assert len(common) > len(before) // 2
         assert all(before[task] == after[task] for task in common)
@@ -190,6 +192,8 @@ def test_a_changed_step_is_done_again_with_update(mill, data):
     mill.run(recipe_of(mill, data, Length(min_chars=30)))
     changed = recipe_of(mill, data, Length(min_chars=40))
     updated = mill.run(changed, update=True)
+    assert (updated.reuse.num_reused, "min_chars was 30, is 40" in updated.change) == (0, True)
+    assert updated.reuse.num_units > 1
     assert mill.run(changed).was_up_to_date
     mill.fresh_files(changed)
     assert open_dataset(mill.output).manifest.dataset_hash == updated.manifest.dataset_hash

@@ -228,6 +228,7 @@ def describe_result(result: RunResult, seconds: float) -> dict[str, object]:
         "num_bytes": sum(shard.bytes for _, _, shard in manifest.shards()),
         "books": msgspec.to_builtins(result.books),
         "warnings": list(result.warnings),
+        "units": {"all": result.reuse.num_units, "reused": result.reuse.num_reused, "change": result.change},
         "store_use": None if result.store_use is None else result.store_use._asdict(),
         "deduplicated": [msgspec.to_builtins(step) for step in manifest.deduplicated],
         "decontaminated": [msgspec.to_builtins(step) for step in manifest.decontaminated],
@@ -273,6 +274,9 @@ def print_outcome(result: RunResult, seconds: float) -> None:
             mean = format_bytes(use.mean_intermediate_bytes)
             reads += f", {use.intermediate_reads:,} of them of intermediate data, of {mean}"
         print_wrapped(f"stores: {reads}; tasks waited {use.wait_share:.0%} of their time")
+    if result.reuse.num_reused or result.change is not None:
+        reuse = f"reused {result.reuse.num_reused:,} of {format_count(result.reuse.num_units, 'unit')} of work"
+        print_wrapped(f"{reuse}{'' if result.change is None else f': {result.change}'}")
     rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _count_rows(manifest).items())
     num_shards = sum(1 for _ in manifest.shards())
     num_bytes = format_bytes(sum(shard.bytes for _, _, shard in manifest.shards()))

@@ -11,7 +11,7 @@ import logging
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -48,6 +48,15 @@ T = TypeVar("T", bound="msgspec.Struct")
 _log = logging.getLogger("gristmill")
 
 
+class UnitReuse(NamedTuple):
+    """How much of a run was there before it."""
+
+    num_reused: int = 0
+    """The number of units of an earlier run that were used as they were."""
+    num_units: int = 0
+    """The number of all units, in all stages. A unit is about 64 MiB of input in one stage."""
+
+
 class StageRunner:
     """Runs tasks, and keeps the receipts of one output folder."""
 
@@ -71,10 +80,25 @@ class StageRunner:
         self.stopwatch = watch.stopwatch if watch is not None else Stopwatch()
         self._work = work
         self.files = RunFiles(plan.output, work)
+        self._built: set[str] = set()
+        """Fingerprints of the units that this run has made."""
+        self._reused: set[str] = set()
+        """Those of units that were there from an earlier run."""
+
+    @property
+    def reuse(self) -> UnitReuse:
+        """How many units were there from an earlier run."""
+        return UnitReuse(len(self._reused - self._built), len(self._reused | self._built))
 
     def run(self, stage: StageContext, units: Iterable[StageUnit], desc: str) -> None:
         """Run the units that have no receipt yet."""
-        undone = [unit for unit in units if self.find_result(unit) is None]
+        undone = []
+        for unit in units:
+            if self.find_result(unit) is None:
+                undone.append(unit)
+                self._built.add(unit.fingerprint)
+            elif unit.fingerprint not in self._built:
+                self._reused.add(unit.fingerprint)
         if not undone:
             return
         options = self._choose_options(stage)
