@@ -49,7 +49,7 @@ _log = logging.getLogger("gristmill")
 
 
 class UnitReuse(NamedTuple):
-    """How much of a run was there before it."""
+    """The numbers of units that a run found and had in all."""
 
     num_reused: int = 0
     """The number of units of an earlier run that were used as they were."""

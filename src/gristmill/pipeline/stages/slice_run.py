@@ -99,14 +99,17 @@ class _SliceRun:
                 sink.add(records.batch if output.needs_text else records.rows)
                 for observer in self._observers:
                     observer.end_cell()
-            made = sink.commit()
+            outcome = sink.commit()
             self._reader.finish()
             watched: dict[str, Any] = {}
             for observer in self._observers:
                 watched |= observer.commit()
-        watched["books"] += made.accounts
+        watched["books"] += outcome.accounts
         return SliceResult(
-            split_files=made.split_files, held_files=made.held_files, leftovers=made.leftovers, **watched
+            split_files=outcome.split_files,
+            held_files=outcome.held_files,
+            leftovers=outcome.leftovers,
+            **watched,
         )
 
     def run_trial(self, trial: TrialRows) -> None:
