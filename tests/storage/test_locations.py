@@ -16,6 +16,7 @@ from gristmill.core.errors import DamagedDatasetError
 from gristmill.core.recipe import Recipe
 from gristmill.core.step import Step
 from gristmill.storage.locations import Count, StoredName, StoredPath, decode_stored, path_below
+from gristmill.stream.lanes import arguments
 
 PATH, NAME = (msgspec.inspect.type_info(kind).pattern for kind in (StoredPath, StoredName))
 
@@ -59,7 +60,8 @@ def all_structs():
     while waiting:
         waiting = [child for kind in waiting for child in kind.__subclasses__() if child not in found]
         found.update(waiting)
-    return [kind for kind in found if kind.__module__.startswith("gristmill.")]
+    # The arguments of streams hold functions; they are never stored.
+    return [k for k in found if k.__module__.startswith("gristmill.") and k.__module__ != arguments.__name__]
 
 
 def strings_of(kind):
