@@ -197,7 +197,7 @@ def kinds():
         "SliceResult",
         "UnpackResult",
     }
-    assert held | {"ReceiptLine", "SignResult", "_State", "_Splits"} <= names
+    assert held | {"Receipt", "SignResult", "_State", "_Splits"} <= names
     return Kinds(found)
 
 
