@@ -37,6 +37,7 @@ CARD = "README.md"
 _ENDINGS = {"arrow": ".arrow", "parquet": ".parquet", "webdataset": ".tar", "jsonl": ".jsonl*"}
 _NOT_WORD = re.compile(r"\W")
 """What `datasets` allows in no name of a split."""
+_MADE_CARD = re.compile(rb"---\nconfigs: .*\n---\n")
 _FAILED = "failed:"
 _NO_CHECKSUM = b'"checksum": ""'
 
@@ -416,6 +417,15 @@ def make_card(splits: Iterable[str], format: str) -> bytes:
     files = [{"split": _NOT_WORD.sub("_", split), "path": f"{split}/*/*{_ENDINGS[format]}"} for split in splits]
     configs = [{"config_name": "default", "data_files": files}]
     return b"---\nconfigs: %s\n---\n" % msgspec.json.encode(configs)  # JSON is YAML
+
+
+def is_made_card(content: bytes) -> bool:
+    """Tell whether nothing was written into a card since a run made it. What people add is theirs.
+
+    >>> is_made_card(make_card(["train"], "arrow")), is_made_card(make_card(["train"], "arrow") + b"# Ours")
+    (True, False)
+    """
+    return _MADE_CARD.fullmatch(content) is not None
 
 
 def make_state(split: str, names: list[str], dataset_hash: str) -> bytes:

@@ -30,12 +30,12 @@ from gristmill.pipeline.work_folder import (
     is_work_path,
     remove_work_folder,
 )
-from gristmill.shards.derived_files import REPORT_PAGE, make_derived_files
+from gristmill.shards.derived_files import CARD, REPORT_PAGE, is_made_card, make_derived_files
 from gristmill.shards.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.commit import PendingFile, is_lease_epoch, write_file
 from gristmill.storage.folders import KnownFiles, open_folder
-from gristmill.storage.locations import StoredPath, decode_stored, path_below
+from gristmill.storage.locations import StoredPath, decode_stored, path_below, read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,9 +70,9 @@ def replace_dataset(
     """Put a dataset in the place of the one that may be there; `units` are the lines of its receipts."""
     held.check()
     run_id = held.run_id
-    old, side_files = find_manifest(root), make_derived_files(manifest)
+    old, side_files = find_manifest(root), _list_side_files(root, manifest)
     # The page of the old dataset goes with it. That of the new one is written when the manifest is there.
-    old_paths = {*manifest_paths(old), *([*make_derived_files(old), REPORT_PAGE] if old else ())}
+    old_paths = {*manifest_paths(old), *([*_list_side_files(root, old), REPORT_PAGE] if old else ())}
     stale = old_paths - {*manifest_paths(manifest), *side_files}
     journal = PublishJournal(
         manifest=manifest.checksum, moves=moves, side_files=sorted(side_files), stale=sorted(stale)
@@ -95,6 +95,14 @@ def replace_dataset(
     open_folder(root).remove(journal.stale)
 
 
+def _list_side_files(root: Location, manifest: Manifest) -> dict[str, bytes]:
+    """Return the small files of a dataset that a run may replace: a card that people have written into stays."""
+    files, card = make_derived_files(manifest), path_below(root, CARD)
+    if card.is_file() and not is_made_card(read_stored(card)):
+        files.pop(CARD, None)
+    return files
+
+
 def recover_interrupted_publish(root: Location, run_id: str) -> None:
     """Finish or undo what a run left half done that was killed while it published.
 
@@ -115,7 +123,7 @@ def recover_interrupted_publish(root: Location, run_id: str) -> None:
         # A move that was not made yet, or is undone already, has no file in its place.
         moves = [(target, path) for path, target in journal.moves if target not in named]
         folder.move([(target, path) for target, path in moves if path_below(root, target).exists()])
-    old_side_files = make_derived_files(manifest) if manifest is not None else {}
+    old_side_files = _list_side_files(root, manifest) if manifest is not None else {}
     for path, content in old_side_files.items():
         write_file(path_below(root, path), content, run_id)
     new_side_files = [path for path in journal.side_files if path not in old_side_files]
