@@ -386,7 +386,7 @@ def test_a_signal_at_any_moment_leaves_no_lock(tmp_path):
     assert int(done.stdout or 0) > 50, done.stderr
 
 
-HOSTILE = "\x1b[2J\x07\x9b31m"
+HOSTILE = "\x1b[2J\x07\x9b31m\u202e"
 
 
 @pytest.fixture(scope="module")
@@ -458,4 +458,4 @@ def test_no_command_prints_what_controls_a_terminal(hostile_dataset, run, monkey
     _, out, err = run(*(word.format(hostile=HOSTILE) for word in words.split()))
     assert out or err
     for shown in (out, err):
-        assert not {"\x1b", "\x07", "\x9b"} & {*shown}, shown
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*shown}, shown

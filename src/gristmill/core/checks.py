@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 1 << 62
 """The largest number of rows, tokens or steps. The sum of two still fits 64 bits."""
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What may control a terminal; not line ends and tabs."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What may control a terminal, or turn the direction of the text around it; not line ends and tabs."""
 _SIZES = {"": 1} | {
     f"{letter}{unit}": base**power
     for power, letter in enumerate("KMGTP", 1)
