@@ -28,9 +28,11 @@ STORE = StorePath("memory://bucket/out")
 def test_units_on_a_store_stay_whole_if_each_worker_has_one(root, num_units, slice_bytes, is_whole):
     """Slices of a unit would be uploaded, read and uploaded again."""
     source = SimpleNamespace(
-        steps=[Length()], output=choose_shard_output(Write(format="jsonl"), pa.schema({"text": pa.string()}))
+        steps=[Length()],
+        output=choose_shard_output(Write(format="jsonl"), pa.schema({"text": pa.string()})),
+        layout=UnitLayout(),
     )
-    stage = SimpleNamespace(root=root, sources={"web": source}, keep_dropped=None, layout=UnitLayout())
+    stage = SimpleNamespace(root=root, sources={"web": source}, keep_dropped=None)
     chooser = CutChooser(slice_bytes, 4, stage, num_units)
     unit = SimpleNamespace(source=SimpleNamespace(name="web"), size=3 * UnitLayout().unit_bytes)
     assert (chooser.choose(unit, bytes_after=0).choose_size(unit.size) >= unit.size) is is_whole
