@@ -19,14 +19,15 @@ for step in (steps.GopherRepetition, steps.GopherQuality, steps.Fineweb, steps.C
 
 
 def _starter_sides(setting: Setting) -> list[Side]:
-    """The recipe that `gristmill init` writes, as it is, run where the harness empties."""
+    """The recipe that `gristmill init` writes, with documents as its output, run where the harness empties."""
     folder = setting.output / "starter"
 
     def write() -> None:
         command = [sys.executable, "-m", "gristmill", "init", str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=make_variables(variables_of(OURS)))
 
-    command = ["-m", "gristmill", "run", str(folder / "recipe.yaml"), "--quiet"]
+    steps = "steps=[length: {min_chars: 20}, split: {validation: 0.1}, write: {format: jsonl}]"
+    command = ["-m", "gristmill", "run", str(folder / "recipe.yaml"), "--set", steps, "--quiet"]
     return [Side(OURS, command, prepare=write)]
 
 

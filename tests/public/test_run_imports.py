@@ -40,7 +40,7 @@ MAX_OWN_MODULES = 265
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory):
-    """The modules of a first and a second run of the starter recipe."""
+    """The modules of a first and a second run of the starter recipe, with documents as its output."""
     folder = tmp_path_factory.mktemp("starter")
     environment = {**os.environ, "GRISTMILL_PLAN_CACHE": str(folder / "plans")}
     environment.pop("PYTHONPROFILEIMPORTTIME", None)
@@ -51,7 +51,8 @@ def modules(tmp_path_factory):
         return json.loads((folder / "modules.json").read_text())
 
     call("init", "corpus")
-    return [call("run", "corpus/recipe.yaml", "--overwrite", "--backend", "serial") for _ in range(2)]
+    steps = "steps=[length: {min_chars: 20}, split: {validation: 0.1}, write: {format: jsonl}]"
+    return [call("run", "corpus/recipe.yaml", "--set", steps, "--overwrite", "--backend", "serial") for _ in range(2)]
 
 
 def list_loaded(modules, name):

@@ -46,8 +46,10 @@ steps:
   # - map: {call: functions.py:clean}      # gets a dict, returns a dict
   # - limit: {max_records: 1000}           # the first 1000 of each source
   # - deduplicate: {threshold: 0.8}        # one of each set of copies, also of nearly equal ones
-  - split: {validation: 0.1}      # by the hash of the text, so copies stay on one side
-  - write: {format: jsonl}        # or parquet, arrow, webdataset
+  # - split: {validation: 0.1}             # by the hash of the text, so copies stay on one side
+  - tokenize: {tokenizer: tokenizer}       # a folder, or a name on the Hugging Face Hub
+  - pack: {row_length: 64}        # rows of whole documents; models take 2048 or more
+  # Documents instead of rows: write: {format: jsonl}, or parquet, arrow, webdataset, instead of the last two steps
 
 max_quarantine: 0.01              # fail if more than 1 % of a source's records cannot be used
 """

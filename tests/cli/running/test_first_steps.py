@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gristmill.pipeline.jobs.demo import count_source_files
+from gristmill.recipe.load import load_recipe
 from gristmill.shards.dataset import open_dataset
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
@@ -65,11 +66,21 @@ def test_what_it_writes_runs_at_once(gristmill, tmp_path):
     gristmill("plan", "corpus/recipe.yaml", folder=tmp_path)
     gristmill("run", "corpus/recipe.yaml", "--backend", "serial", folder=tmp_path)
     gristmill("verify", "corpus/out", folder=tmp_path)
+    assert open_dataset(tmp_path / "corpus/out").manifest.row_length == 64
+
+
+def test_it_takes_a_tokenizer(gristmill, tmp_path):
+    gristmill("init", "first", folder=tmp_path)
+    gristmill("init", "second", "--tokenizer", "first/tokenizer", folder=tmp_path)
+    assert not (tmp_path / "second/tokenizer").exists()
+    steps = load_recipe(tmp_path / "second/recipe.yaml").steps
+    assert [step.tokenizer for step in steps if step.name == "tokenize"] == [str(tmp_path / "first/tokenizer")]
+    assert "--template" in gristmill("init", "third", "--template", "code", "--tokenizer", "x", fails=2).err
 
 
 def test_here_is_the_default(gristmill, tmp_path):
     gristmill("init", folder=tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "sample.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "sample.jsonl", "tokenizer"]
 
 
 def test_nothing_is_overwritten(gristmill, tmp_path):

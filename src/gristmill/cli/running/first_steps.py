@@ -29,7 +29,7 @@ from gristmill.shards.dataset import Dataset
 from gristmill.stream import Stream
 
 TEMPLATE_NAMES = ("pretrain", "sft", "fineweb", "chats", "code", "images", "dedup")
-_WITH_TOKENIZER = ("pretrain", "sft")
+_WITH_TOKENIZER = (None, "pretrain", "sft")
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _SHOWN_ROWS = 2
 _SHOWN_CHARS = 300
@@ -45,16 +45,18 @@ _BATCH_SIZE = 8
 )
 @click.option(
     "--tokenizer",
-    help="With --template pretrain or sft: a folder or a name on the Hugging Face Hub. Default: a new one, trained on "
-    "the sample data.",
+    help="A folder or a name on the Hugging Face Hub, for recipes that tokenize (without --template, pretrain, sft). "
+    "Default: a new one, trained on the sample data.",
 )
 def init_command(folder: str, template: str | None, tokenizer: str | None) -> None:
     """Write a commented recipe and sample data into FOLDER (default: the current folder).
 
-    Existing files are never overwritten.
+    Without a template, the recipe ends in packed rows of tokens. Existing files are never overwritten.
     """
     if tokenizer is not None and template not in _WITH_TOKENIZER:
-        raise UsageError("--tokenizer needs a template that tokenizes", help="add --template pretrain or sft")
+        raise UsageError(
+            "--tokenizer needs a template that tokenizes", help="leave out --template, or choose pretrain or sft"
+        )
     files: dict[str, bytes] = {"recipe.yaml": STARTER_RECIPE.encode(), "sample.jsonl": STARTER_DATA.encode()}
     if template is not None:
         files = dict(make_files(template))
