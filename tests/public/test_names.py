@@ -129,7 +129,8 @@ SIGNATURES = {
     "mix": {
         "inputs": EMPTY,
         "output": EMPTY,
-        "size": EMPTY,
+        "size": None,
+        "epochs": None,
         "by": "tokens",
         "max_epochs": 1.0,
         "split": "train",

@@ -45,6 +45,26 @@ class Size(click.ParamType[int]):
         return size
 
 
+class MixtureParam(click.ParamType[dict[str, Any]]):
+    """The weights of sources, as `web=0.7,code=0.3`, or their epochs, as `epochs:web=1,code=2`."""
+
+    name = "weights"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Parse a number for each source."""
+        if isinstance(value, dict):
+            return value
+        words = str(value).removeprefix("epochs:")
+        try:
+            pairs = [part.rsplit("=", 1) for part in words.split(",")]
+            numbers = {name: float(number) for name, number in pairs}
+        except ValueError:
+            self.fail(f"{value!r} is not a mixture: write web=0.7,code=0.3", param, ctx)
+        if len(numbers) < len(pairs):
+            self.fail(f"{value!r} names a source twice", param, ctx)
+        return numbers if words == value else {"epochs": numbers}
+
+
 class Names(click.ParamType[list[str]]):
     """A list of names, separated by commas: web,code."""
 

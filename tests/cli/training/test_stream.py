@@ -137,6 +137,13 @@ def test_several_datasets_and_selections(inside, out, tmp_path):
     assert [(row["source"], row["shard_row"]) for row in rows] == [("code", n) for n in (4, 5, 6, 7)]
 
 
+def test_epochs_by_source(inside, out):
+    words = ["--mixture", "epochs:web=1,code=2", "--batch-size", 40, "--json"]
+    rows = json.loads(inside("stream", "where", out, 0, *words).out)
+    expected = Stream(out, mixture={"epochs": {"web": 1, "code": 2}}).where(0, batch_size=40)
+    assert [(row["source"], row["shard_row"]) for row in rows] == [(row.source, row.shard_row) for row in expected]
+
+
 def test_where_takes_weights_and_seed_from_the_state(inside, out, tmp_path):
     stream = Stream(out, mixture=[(0, {"web": 1, "code": 0}), (10, {"web": 0, "code": 1})], seed=9)
     state = tmp_path / "state.json"

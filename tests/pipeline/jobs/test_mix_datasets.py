@@ -76,6 +76,33 @@ def test_whole_epochs_come_first(inputs, tmp_path, interleave):
     assert verify(out)
 
 
+@pytest.mark.parametrize("by", ["rows", "tokens"])
+def test_epochs_instead_of_weights_and_a_size(inputs, tmp_path, by):
+    web, code = mix(inputs, tmp_path / "out", epochs={"web": 1, "code": 2.5}, by=by)
+    assert (web.whole_epochs, web.partial_rows, web.taken) == (1, 0, web.available)
+    assert code.whole_epochs == 2
+    assert code.epochs == pytest.approx(2.5, abs=0.05)
+    assert amounts(tmp_path / "out")[by] == {"web": web.taken, "code": code.taken}
+    assert verify(tmp_path / "out")
+
+
+def test_epochs_of_every_dataset_and_nothing_else(inputs, tmp_path):
+    with_weights = {name: (folder, 1) for name, folder in inputs.items()}
+    for given, options, problem in (
+        (inputs, {}, "weights and a size, or epochs"),
+        (with_weights, {"size": 5, "epochs": {"web": 1, "code": 1}}, "weights and a size, or epochs"),
+        (with_weights, {"epochs": {"web": 1, "code": 1}}, "web must be a folder"),
+        (inputs, {"size": 5}, "folder and its weight"),
+        (inputs, {"epochs": {"web": 1}}, "code has no epochs"),
+        (inputs, {"epochs": {"web": 1, "code": 1, "cod": 1}}, "cod"),
+        (inputs, {"epochs": {"web": 1, "code": 0}}, "epochs of code"),
+        (inputs, {"epochs": {"web": 1, "code": 1e-6}}, "less than one row"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            mix(given, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_beginning_holds_each_source_in_its_share(inputs, tmp_path):
     out = tmp_path / "out"
     mix_in_small_units({"web": (inputs["web"], 3), "code": (inputs["code"], 2)}, out, size=150, by="rows", max_epochs=2)
@@ -164,6 +191,9 @@ def test_at_the_command_line(inputs, tmp_path):
     done = run("-m", "gristmill", "mix", tmp_path / "other", *arguments, "--size", "1M")
     assert done.returncode == 2
     assert "short" in done.stderr
+    folders = [f"{name}={folder}" for name, folder in inputs.items()]
+    done = run("-m", "gristmill", "mix", tmp_path / "epochs", *folders, "--epochs", "web=1,code=2", "--by", "rows")
+    assert "62.50%" in done.stdout  # 100 of 160 rows
     done = run("-m", "gristmill", "mix", tmp_path / "other", "web", "--size", "5")
     assert "write web=out/web:0.7" in done.stderr
 

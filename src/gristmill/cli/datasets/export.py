@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from gristmill.cli.options import Choice, backend_option, dataset_argument, json_option, ray_option, workers_option
+from gristmill.cli.options import (
+    Choice,
+    MixtureParam,
+    backend_option,
+    dataset_argument,
+    json_option,
+    ray_option,
+    workers_option,
+)
 from gristmill.cli.plots import plot_mix, plot_option
 from gristmill.cli.printing import echo, print_json, quote_path
 from gristmill.cli.tables import print_lines, print_table
@@ -158,23 +166,31 @@ class Count(click.ParamType[int]):
             self.fail(f"{value!r} is not a size: write 5000, 300M or 1.5B", param, ctx)
 
 
-class Input(click.ParamType[tuple[str, str, float]]):
-    """A dataset with its name and weight."""
+class Input(click.ParamType[tuple[str, str, float | None]]):
+    """A dataset with its name, and its weight if it has one."""
 
-    name = "name=folder:weight"
+    name = "name=folder[:weight]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, float]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str, float | None]:
         """Parse an input such as `web=out/web:0.7`."""
-        match = re.fullmatch(r"([\w.-]+)=(.+):(\d+(?:\.\d*)?|\.\d+)", str(value))
+        match = re.fullmatch(r"([\w.-]+)=(.+?)(?::(\d+(?:\.\d*)?|\.\d+))?", str(value))
         if not match:
             self.fail(f"{value!r} is not an input: write web=out/web:0.7", param, ctx)
-        return match[1], match[2], float(match[3])
+        return match[1], match[2], None if match[3] is None else float(match[3])
 
 
 @click.command(epilog="Example: gristmill mix out/mixed web=out/web:0.7 code=out/code:0.3 --size 1.5B --max-epochs 2")
 @click.argument("out", type=click.Path())
 @click.argument("inputs", nargs=-1, required=True, type=Input())
-@click.option("--size", type=Count(), required=True, help="Size of the result: 5000, 300M, 1.5B.")
+@click.option("--size", type=Count(), help="Size of the result: 5000, 300M, 1.5B.")
+@click.option(
+    "--epochs",
+    type=MixtureParam(),
+    metavar="NAME=N,…",
+    help="How often each dataset is taken, instead of --size and weights: web=1,code=2.5.",
+)
 @click.option("--by", type=Choice(UNITS), default="tokens", show_default=True, help="Unit of weights and size.")
 @click.option("--max-epochs", type=float, default=1.0, show_default=True, help="How often a source may be repeated.")
 @click.option("--split", default="train", show_default=True, help="Split of the inputs.")
@@ -195,8 +211,9 @@ class Input(click.ParamType[tuple[str, str, float]]):
 @json_option
 def mix_command(
     out: str,
-    inputs: tuple[tuple[str, str, float], ...],
-    size: int,
+    inputs: tuple[tuple[str, str, float | None], ...],
+    size: int | None,
+    epochs: dict[str, float] | None,
     by: str,
     max_epochs: float,
     split: str,
@@ -209,19 +226,22 @@ def mix_command(
     interleave: bool,
     as_json: bool,
 ) -> None:
-    """Write the datasets INPUTS to OUT, in the proportions of their weights.
+    """Write the datasets INPUTS to OUT, in the proportions of their weights, or each one its number of --epochs.
 
     They are interleaved in one lane, train/mixed, so that every prefix of it holds each source in its share. Whole
     epochs of a source are taken first, and the rest is a random choice. A size that the inputs cannot fill is refused,
     and the largest possible size is named. Training with Stream needs no such copy: it mixes while it reads.
     """
-    datasets = {name: (folder, weight) for name, folder, weight in inputs}
+    datasets: dict[str, str | tuple[str, float]] = {
+        name: folder if weight is None else (folder, weight) for name, folder, weight in inputs
+    }
     if len(datasets) < len(inputs):
         raise UsageError("two inputs have the same name", help="each input becomes a source: give them different names")
     shares = mix(
         datasets,
         out,
         size=size,
+        epochs=epochs,
         by=by,
         max_epochs=max_epochs,
         split=split,

@@ -8,31 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
-from gristmill.cli.options import Size, field_options
+from gristmill.cli.options import MixtureParam, Size, field_options
 from gristmill.core.errors import UsageError
 from gristmill.stream import Cache, Collate, Stream
 from gristmill.stream.lanes.arguments import StreamArguments
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class MixtureParam(click.ParamType[dict[str, float]]):
-    """The weights of sources, as `web=0.7,code=0.3`."""
-
-    name = "weights"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        """Parse weights such as `web=0.7,code=0.3`."""
-        if isinstance(value, dict):
-            return value
-        try:
-            pairs = [part.rsplit("=", 1) for part in str(value).split(",")]
-            weights = {name: float(weight) for name, weight in pairs}
-        except ValueError:
-            self.fail(f"{value!r} is not a mixture: write web=0.7,code=0.3", param, ctx)
-        if len(weights) < len(pairs):
-            self.fail(f"{value!r} names a source twice", param, ctx)
-        return weights
 
 
 def stream_arguments(function: F) -> F:
@@ -45,7 +26,7 @@ def stream_arguments(function: F) -> F:
     @wraps(function)
     def command(
         out: tuple[str, ...],
-        mixture: dict[str, float] | None,
+        mixture: dict[str, Any] | None,
         seed: int | None,
         shuffle_blocks: int | None,
         cache: str | None,
@@ -98,7 +79,10 @@ def stream_arguments(function: F) -> F:
         click.option("--seed", type=int, help="The seed of the order. Default: that of the state, or 0."),
         field_options(StreamArguments, *fields),
         click.option(
-            "--mixture", type=MixtureParam(), help="Weights: web=0.7,code=0.3. Default: those of the dataset."
+            "--mixture",
+            type=MixtureParam(),
+            help="Weights: web=0.7,code=0.3, or how often each source is read: epochs:web=1,code=2. Default: as the "
+            "dataset says.",
         ),
         click.argument("out", nargs=-1, required=True, metavar="OUT…"),
     ):

@@ -23,7 +23,7 @@ from gristmill.core.checks import check_bool, check_choice, check_seed, check_wh
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import DEFAULT_SAMPLES
 from gristmill.order import Permutation
-from gristmill.order.mixture import plan_shares
+from gristmill.order.mixture import plan_epochs, plan_shares
 from gristmill.order.permutation import make_epoch_key
 from gristmill.pipeline.jobs.job_pool import open_job_pool
 from gristmill.pipeline.jobs.mix_inputs import PartialEpoch, open_inputs, select_rows
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from gristmill.storage.leases import HeldOutput
     from gristmill.storage.locations import Location
 
+    Folder = str | os.PathLike[str]
     Selection = Mapping[str, tuple["Share", PartialEpoch]]
     """By source: its share, and which rows of the incomplete epoch belong to it."""
 
@@ -77,7 +78,7 @@ class Share:
 
     source: str
     wanted: int
-    """The amount that the weights ask for."""
+    """The amount that the weights or epochs ask for."""
     available: int
     """The amount in one epoch."""
     whole_epochs: int
@@ -93,10 +94,11 @@ class Share:
 
 
 def mix(
-    inputs: Mapping[str, tuple[str | os.PathLike[str], float]],
+    inputs: Mapping[str, Folder | tuple[Folder, float]],
     output: str | os.PathLike[str],
     *,
-    size: int,
+    size: int | None = None,
+    epochs: Mapping[str, float] | None = None,
     by: str = "tokens",
     max_epochs: float = 1.0,
     split: str = SPLIT,
@@ -110,9 +112,10 @@ def mix(
     """Write a dataset of `size` tokens, rows or documents from several datasets, in the proportions of their weights.
 
     Args:
-        inputs: Name -> (folder, weight).
+        inputs: Name -> (folder, weight); with `epochs`, name -> folder.
         output: The folder to create.
         size: The total amount, in the unit of `by`.
+        epochs: Instead of weights and `size`: how often each dataset is taken, `{"web": 1, "code": 2.5}`.
         by: "tokens", "rows" or "documents": what `size` and the weights count.
         max_epochs: How often a source may be taken; a mix that needs more is refused.
         split: The split of the inputs that is read.
@@ -129,7 +132,9 @@ def mix(
         The share of each source.
     """
     check_choice("by", by, UNITS)
-    size, seed = check_whole_number("size", size, least=1), check_seed(seed)
+    if (size is None) == (epochs is None):
+        raise UsageError("a mix needs weights and a size, or epochs", help='epochs={"web": 1, "code": 2}')
+    size, seed = None if size is None else check_whole_number("size", size, least=1), check_seed(seed)
     interleave = check_bool("interleave", interleave)
     target = parse_location(output)
     if backend == "auto" and find_protocol(str(target)) == "memory":
@@ -137,16 +142,26 @@ def mix(
     check_output_store(str(target), backend)
     with open_job_pool(workers=workers, backend=backend, ray_address=ray_address, progress=progress) as pool:
         return write_mix(
-            inputs, target, pool, size=size, by=by, max_epochs=max_epochs, split=split, seed=seed, interleave=interleave
+            inputs,
+            target,
+            pool,
+            size=size,
+            epochs=epochs,
+            by=by,
+            max_epochs=max_epochs,
+            split=split,
+            seed=seed,
+            interleave=interleave,
         )
 
 
 def write_mix(
-    inputs: Mapping[str, tuple[str | os.PathLike[str], float]],
+    inputs: Mapping[str, Folder | tuple[Folder, float]],
     target: Location,
     pool: JobPool,
     *,
-    size: int,
+    size: int | None = None,
+    epochs: Mapping[str, float] | None = None,
     by: str,
     max_epochs: float = 1.0,
     split: str = SPLIT,
@@ -155,17 +170,21 @@ def write_mix(
     layout: UnitLayout = UnitLayout(),
 ) -> list[Share]:
     """Mix datasets in a pool that is open, once the options are checked."""
-    weights, sources = open_inputs(inputs, split, by, pool.run)
+    weights, sources = open_inputs(inputs, epochs, split, by, pool.run)
     if interleave and MIXED in weights:
         raise UsageError(f'"{MIXED}" is the name of the lane that is written', help="give this dataset another name")
     available = {source.name: int(source.row_weights.sum()) for source in sources}
-    shares = plan_shares(weights, available, size=size, by=by, max_epochs=max_epochs)
+    if size is None:
+        shares, options = plan_epochs(weights, available), {"by": by, "seed": seed, "epochs": weights}
+    else:
+        shares = plan_shares(weights, available, size=size, by=by, max_epochs=max_epochs)
+        options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
     selection = {source.name: _select_rows(source, shares[source.name], seed) for source in sources}
     for name, (share, _) in selection.items():
         if not share.taken:
             raise UsageError(
-                f"{name}: its share of {size:,} {by} is less than one row of it",
-                help="choose a larger size",
+                f"{name}: its share, {share.wanted:,} {by}, is less than one row of it",
+                help="choose a larger size, or more epochs",
             )
     check_writable(target)
     if (target / MANIFEST).is_file():
@@ -176,7 +195,6 @@ def write_mix(
         remove_work_folder(target)
         open_folder(target).abort_uploads(is_work_path)
         lanes, index = _write_lanes(sources, selection, target, held.run_id, pool, layout, interleave=interleave)
-        options = {"by": by, "size": size, "max_epochs": float(max_epochs), "seed": seed, "weights": weights}
         _publish(sources, lanes, index, target, held, {**options, "interleave": interleave})
     return [selection[source.name][0] for source in sources]
 

@@ -31,7 +31,7 @@ from gristmill.storage.files import compute_file_checksum
 from gristmill.storage.locations import measure_file, parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -64,9 +64,11 @@ class _ShardToWeigh:
     schema: pa.Schema | None
 
 
-def open_inputs(inputs: object, split: str, by: str, run: RunTasks) -> tuple[dict[str, float], list[MixSource]]:
-    """Open and check the datasets of a mix; returns their weights by name, and the datasets."""
-    folders, weights = _check_inputs(inputs)
+def open_inputs(
+    inputs: object, epochs: Mapping[str, float] | None, split: str, by: str, run: RunTasks
+) -> tuple[dict[str, float], list[MixSource]]:
+    """Open and check the datasets of a mix; returns their weights or epochs by name, and the datasets."""
+    folders, weights = _check_inputs(inputs) if epochs is None else _check_epochs(inputs, epochs)
     opened = [(name, folder, *_open_source(folder, split, by)) for name, folder in folders.items()]
     tasks = [
         Task(str(shard.below(folder)), _ShardToWeigh(folder.absolute(), shard, by, manifest.shard_schema()))
@@ -88,14 +90,36 @@ def open_inputs(inputs: object, split: str, by: str, run: RunTasks) -> tuple[dic
 def _check_inputs(inputs: object) -> tuple[dict[str, Location], dict[str, float]]:
     """Check what the user passed; returns folders and weights by name."""
     folders, weights = {}, {}
-    if not isinstance(inputs, Mapping) or not inputs:
-        raise UsageError(f"a mix needs datasets, not {inputs!r:.80}", help='{"web": ("out/web", 0.7), …}')
-    for name, pair in inputs.items():
-        check_source_name(name)
+    for name, pair in _check_names(inputs):
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str | os.PathLike):
             raise UsageError(f"{name} must be a folder and its weight, not {pair!r:.80}", help='("out/web", 0.7)')
         folders[name], weights[name] = parse_location(pair[0]), check_positive_number(f"the weight of {name}", pair[1])
     return folders, weights
+
+
+def _check_epochs(inputs: object, epochs: Mapping[str, float]) -> tuple[dict[str, Location], dict[str, float]]:
+    """Check what the user passed with epochs instead of weights; returns folders and epochs by name."""
+    folders = {}
+    for name, folder in _check_names(inputs):
+        if not isinstance(folder, str | os.PathLike):
+            raise UsageError(
+                f"{name} must be a folder, not {folder!r:.80}", help="a mix has weights and a size, or epochs"
+            )
+        if name not in epochs:
+            raise UsageError(f"{name} has no epochs", help="say for every dataset how often it is taken")
+        folders[name] = parse_location(folder)
+    for name in epochs:
+        check_choice("a dataset in epochs", name, folders)
+    return folders, {name: check_positive_number(f"the epochs of {name}", epochs[name]) for name in folders}
+
+
+def _check_names(inputs: object) -> Iterable[tuple[str, object]]:
+    """Check the names of the datasets; returns them with what the user passed for each."""
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise UsageError(f"a mix needs datasets, not {inputs!r:.80}", help='{"web": ("out/web", 0.7), …}')
+    for name in inputs:
+        check_source_name(name)
+    return inputs.items()
 
 
 def _open_source(folder: Location, split: str, by: str) -> tuple[Manifest, list[Shard]]:
