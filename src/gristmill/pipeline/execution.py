@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.preparation import NodeCheck
     from gristmill.pipeline.stages.stage_context import RunOptions, SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Decontaminated, Deduplicated, Manifest
+    from gristmill.shards.manifest import Decontaminated, Deduplicated, KeptBest, Manifest
     from gristmill.shards.score_file import ScoreLayout
     from gristmill.shards.stored_files import StoredFile
     from gristmill.storage.leases import HeldOutput
@@ -137,6 +137,7 @@ class Execution:
             self._node_check = write_node_check([plan.output, self._work], plan.sources, run_id)
         self._deduplicated: list[Deduplicated] = []
         self._decontaminated: list[Decontaminated] = []
+        self._best: list[KeptBest] = []
         self._num_rebuilds: Counter[str] = Counter()
         """How often a task was run again because its files were damaged, by its fingerprint."""
 
@@ -201,6 +202,7 @@ class Execution:
     def _make_dataset(self) -> Manifest:
         self._deduplicated.clear()
         self._decontaminated.clear()
+        self._best.clear()
         sources = self._run_stages()
         finished = {
             source.plan.name: FinishedSource(
@@ -209,7 +211,9 @@ class Execution:
             for source in sources
         }
         lane = self._write_mixed_lane(sources)
-        return publish.publish(self._plan, finished, self._held, self._deduplicated, lane, self._decontaminated)
+        return publish.publish(
+            self._plan, finished, self._held, self._deduplicated, lane, self._decontaminated, self._best
+        )
 
     def _discard_damaged(self, error: DamagedWorkError) -> None:
         """Let the task that wrote a damaged file have no receipt: then all stages can be run again, as if resumed.
@@ -386,6 +390,8 @@ class Execution:
                 self._deduplicated.append(outcome.deduplicated)
             if outcome.decontaminated is not None:
                 self._decontaminated.append(outcome.decontaminated)
+            if outcome.best is not None:
+                self._best.append(outcome.best)
             for source in together:
                 source.dropped += outcome.evidence.get(source.plan.name, [])
                 self._enter_next_stage(source, step, outcome)

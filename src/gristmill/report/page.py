@@ -38,6 +38,7 @@ def make_page(report: Report, title: str) -> str:
     parts = [
         ("funnel", "Funnel", sections.make_funnels(report)),
         ("rules", "Rules", sections.make_rules(report)),
+        ("best", "Best documents", sections.make_best(report)),
         ("thresholds", "Thresholds", record_sections.make_sliders(report)),
         ("mix", "Mix", sections.make_mix(report)),
         ("lengths", "Lengths and packing", sections.make_lengths(report)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -274,6 +275,33 @@ def _draw_packing(report: Report) -> Markup:
     title = "Packing"
     legend = [(2, "tokens"), (_LOST, "padding")]
     return figure(title, f"tokens in rows of {row_length:,}", draw_bars(title, bars), heads, rows, legend=legend)
+
+
+def make_best(report: Report) -> Markup | None:
+    """Show the values that documents were ranked by, and where they were cut; None without `keep_best`."""
+    figures = []
+    for number, best in enumerate(report.best):
+        title = f"Best by {best.by}" + (f", step {number + 1}" if len(report.best) > 1 else "")
+        borders = [f"{border:g}" for border in best.borders]
+        labels = [
+            f"below {borders[0]}",
+            *(f"{low} to {high}" for low, high in pairwise(borders)),
+            f"from {borders[-1]}",
+        ]
+        counts = list(zip(best.kept, best.dropped, strict=True))
+        bars = [
+            Bar(label, (num_kept, num_dropped), f"{num_kept:,} of {num_kept + num_dropped:,} kept", (0, _LOST))
+            for label, (num_kept, num_dropped) in zip(labels, counts, strict=True)
+        ]
+        rows: list[Row] = [
+            (label, f"{num_kept:,}", f"{num_dropped:,}")
+            for label, (num_kept, num_dropped) in zip(labels, counts, strict=True)
+        ]
+        note = "" if best.threshold is None else f"The cut: {best.threshold:g} is the worst value that was kept."
+        picture, legend = draw_bars(title, bars), [(0, "kept"), (_LOST, "dropped")]
+        heads = (best.by, "kept", "dropped")
+        figures.append(figure(title, "training documents", picture, heads, rows, legend=legend, note=note))
+    return element("div", *figures, class_="pair") if figures else None
 
 
 def make_duplicates(report: Report) -> Markup | None:

@@ -19,7 +19,7 @@ import xxhash
 
 from gristmill.core.books import Account, count_left_out_tokens
 from gristmill.core.splits import TRAIN
-from gristmill.shards.manifest import Decontaminated  # noqa: TC001
+from gristmill.shards.manifest import Decontaminated, KeptBest  # noqa: TC001
 from gristmill.shards.stored_files import MixedShare, StoredFile
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class DatasetReport(msgspec.Struct, frozen=True, kw_only=True):
     """By source; empty where rows have no fixed length."""
     duplicates: list[Duplicates]
     decontamination: list[Decontaminated]
+    best: list[KeptBest]
     scores: list[ScoreSummary]
     quarantined: dict[str, dict[str, int]]
     """By source and reason."""
@@ -239,6 +240,7 @@ def make_report(manifest: Manifest) -> DatasetReport:
             for step in manifest.deduplicated
         ],
         decontamination=manifest.decontaminated,
+        best=manifest.best or [],
         scores=_describe_scores(manifest),
         quarantined=manifest.quarantine.counts,
         dropped_files=[file.path for file in manifest.dropped],

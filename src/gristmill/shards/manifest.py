@@ -105,6 +105,21 @@ class Decontaminated(msgspec.Struct, frozen=True, kw_only=True):
     """By source: the n-grams of items that are common in it, and were ignored."""
 
 
+class KeptBest(msgspec.Struct, frozen=True, kw_only=True):
+    """The values that a `keep_best` step has ranked training documents by, and where it cut."""
+
+    by: str
+    """The column."""
+    threshold: float | None
+    """The worst value that was kept; with `per`, in any group. None: only documents without a value were."""
+    borders: list[float]
+    """Between the bars of the histogram: the first bar is for all values below the first border, the last one for the
+    last border and all above it."""
+    kept: list[Count]
+    """Documents that were kept, bar by bar."""
+    dropped: list[Count]
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of `manifest.json`: what a dataset holds, and how it was made."""
 
@@ -151,6 +166,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One for each `deduplicate` step, in the order in which they were run."""
     decontaminated: list[Decontaminated] = []
     """One for each `decontaminate` step, in the order in which they were run."""
+    best: list[KeptBest] | msgspec.UnsetType = msgspec.UNSET
+    """One for each `keep_best` step, in the order in which they were run."""
     files: dict[FileKey, InputFile] = {}
     """`file_key(id)` -> the input file that records with this id in their origin are from."""
 

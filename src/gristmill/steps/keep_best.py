@@ -97,6 +97,16 @@ class KeepBest(GlobalStep, tag="keep_best", frozen=True, kw_only=True):
         """Find the keys that documents are ranked by."""
         return _make_keys(batch.column(self.by), highest=self.order == "highest")
 
+    def find_values(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Find the values that documents are ranked by from their keys; NaN without a value.
+
+        >>> step = KeepBest(by="score", count=1)
+        >>> step.find_values(step.find_keys(pa.record_batch({"score": [0.2, -9.0, None]}))).tolist()
+        [0.2, -9.0, nan]
+        """
+        ascending = ~keys if self.order == "highest" else keys
+        return np.where(ascending >> np.uint64(63), ascending ^ np.uint64(1 << 63), ~ascending).view(np.float64)
+
     def find_amounts(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """Find how much each document counts."""
         if self.tokens is None:
@@ -185,6 +195,10 @@ class Cap(GlobalStep, tag="cap", frozen=True, kw_only=True):
         if self.score is None:
             return np.zeros(batch.num_rows, np.uint64)
         return _make_keys(batch.column(self.score), highest=True)
+
+    def find_values(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:  # noqa: ARG002
+        """Find no values: the report shows none for a cap."""
+        return np.empty(0)
 
     def find_amounts(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """Find how much each document counts: all the same, or nothing without a group."""

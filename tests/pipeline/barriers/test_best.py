@@ -92,7 +92,7 @@ def test_any_partitions_keep_what_a_sort_of_everything_keeps(units, num_partitio
     before, sizes = add_up_ends(ends)
     removed = set()
     for number in range(len(scattered)):
-        rows, owners = choose_best(step, starts, before, sizes, Partition(Part(number), reads))["removed"]
+        rows, owners = choose_best(step, starts, before, sizes, [], Partition(Part(number), reads))["removed"]
         removed |= {int(starts[owner]) + int(row) for row, owner in zip(rows["row"], owners, strict=True)}
     groups, keys, amounts = zip(*(each for unit in units for each in unit), strict=True) if starts[-1] else ((), (), ())
     assert set(range(int(starts[-1]))) - removed == keep_in_memory(step, groups, keys, amounts)
@@ -200,3 +200,28 @@ def test_a_column_without_numbers_is_refused_by_the_plan(folder):
 
 def test_units_are_ranked_without_a_work_folder():
     assert rank_unit(steps.KeepBest(by="n", count=1), Partition(Part(0), {}, root="none"))["samples"] == []
+
+
+@pytest.mark.parametrize(("order", "worst"), [("highest", min), ("lowest", max)])
+def test_the_manifest_has_the_histogram_with_the_cut(folder, order, worst):
+    result = build(folder, steps.KeepBest(by="score", share=0.25, order=order))
+    [best] = result.manifest.best
+    kept = [record["score"] for record in result.dataset()]
+    files = [path.read_text().splitlines() for path in folder.glob("*.jsonl")]
+    values = [value for lines in files for line in lines if (value := json.loads(line)["score"]) is not None]
+    assert best.threshold == worst(kept)
+    bars = [0, *np.searchsorted(best.borders, values, side="right"), len(best.borders)]
+    assert (np.add(best.kept, best.dropped) == np.bincount(bars) - np.bincount([0, len(best.borders)])).all()
+    assert sum(best.kept) == len(kept) == 65
+    page = (folder / "out/report.html").read_text()
+    assert "Best by score" in page
+    assert f"The cut: {best.threshold:g}" in page
+    build(folder, steps.Cap(by="host", max=2), output="capped")
+    assert "Best by" not in (folder / "capped/report.html").read_text()
+
+
+def test_the_histogram_is_the_same_for_any_units(folder):
+    step = steps.KeepBest(by="score", share=0.25, per="source")
+    whole = build(folder, step).manifest.best
+    layout = UnitLayout(unit_bytes=3000, cell_bytes=500, bucket_bytes=500)
+    assert build(folder, step, output="small", layout=layout).manifest.best[0].threshold == whole[0].threshold

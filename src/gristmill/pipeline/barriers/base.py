@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.runner import StageRunner
     from gristmill.pipeline.stages.stage_context import SliceResult, StageContext
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Decontaminated, Deduplicated
+    from gristmill.shards.manifest import Decontaminated, Deduplicated, KeptBest
     from gristmill.shards.stored_files import StoredFile
 
 
@@ -84,6 +84,8 @@ class BarrierOutcome:
     """Entry of the manifest about the duplicates that were removed."""
     decontaminated: Decontaminated | None = None
     """Entry of the manifest about the benchmark items that were found."""
+    best: KeptBest | None = None
+    """Entry of the manifest about the values of the best documents."""
     evidence: Mapping[str, list[StoredFile]] = field(default_factory=dict)
     """By source: files of JSON lines for `dropped/`, whether or not the recipe keeps dropped records."""
 

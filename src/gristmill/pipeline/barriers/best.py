@@ -22,6 +22,7 @@ from gristmill.pipeline.barriers.exchange import Exchange, Part, RecordWriting
 from gristmill.pipeline.barriers.record_files import make_records, read_records
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.stages.unit_tasks import StageUnit
+from gristmill.shards.manifest import KeptBest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 RANKED = np.dtype([("group", "<u8"), ("key", "<u8"), ("number", "<i8"), ("amount", "<i8")])
 ROW = np.dtype([("row", "<u4")])
 _NUM_SAMPLES = 64
+_NUM_BORDERS = 23
 _ORDER = ("group", "key", "number")
 
 
@@ -52,7 +54,8 @@ class BestBarrier:
     def pass_sources(self, sources: Sequence[BarrierSource], run: BarrierRun) -> BarrierOutcome:
         units = [pair for source in sorted(sources, key=lambda each: each.name) for pair in source.unit_results()]
         inputs = [list_training_inputs(result) for _, result in units]
-        removed = iter(self._find_removed([unit for unit, _ in units], inputs, run))
+        receipts, best = self._find_removed([unit for unit, _ in units], inputs, run)
+        removed = iter(receipts)
         next_units: dict[str, list[StageUnit]] = {source.name: [] for source in sources}
         for unit, result in units:
             file = next(removed).whole["removed"]
@@ -67,14 +70,14 @@ class BestBarrier:
             if streams:
                 name = fingerprint.of(unit.fingerprint, self.step.name, file.xxh3)
                 next_units[unit.source.name].append(StageUnit(unit.source, name, tuple(streams)))
-        return BarrierOutcome(units=next_units, entry_account=self.step.name)
+        return BarrierOutcome(units=next_units, entry_account=self.step.name, best=best)
 
     def _find_removed(
         self, units: Sequence[StageUnit], inputs: Sequence[Sequence[StoredInput]], run: BarrierRun
-    ) -> Sequence[Receipt]:
-        """Rank all documents, and gather by unit the rows that go."""
+    ) -> tuple[Sequence[Receipt], KeptBest | None]:
+        """Rank all documents, and gather by unit the rows that go; tell where the values were cut."""
         if not units:
-            return []
+            return [], None
         described = msgspec.to_builtins(self.step)
         parts = []
         for number, (unit, streams) in enumerate(zip(units, inputs, strict=True)):
@@ -96,17 +99,30 @@ class BestBarrier:
         reads = {"ranked": scattered.scattered("ranked")}
         counted = exchange.run(count_ends, num_partitions, "counting", reads=reads)
         before, sizes = add_up_ends(counted.numbers("ends"))
+        borders = choose_borders(self.step, ranked.numbers("samples"))
         chosen = exchange.run(
-            partial(choose_best, self.step, starts, before, sizes),
+            partial(choose_best, self.step, starts, before, sizes, borders),
             num_partitions,
             "choosing",
             reads=reads,
             writes={"removed": RecordWriting(ROW, num_partitions=len(units))},
         )
         reads = {"removed": chosen.scattered("removed")}
-        return exchange.run(
+        gathered = exchange.run(
             gather_rows, len(units), "removals", reads=reads, writes={"removed": RecordWriting(ROW)}
-        ).receipts
+        )
+        return gathered.receipts, self._describe_cut(borders, chosen.numbers("bars"), chosen.numbers("worst"))
+
+    def _describe_cut(
+        self, borders: Sequence[float], bars: Sequence[Sequence[int]], worst: Sequence[Sequence[int]]
+    ) -> KeptBest | None:
+        """Describe the values that were kept and dropped, from the counts of all partitions."""
+        if not borders:
+            return None
+        num_kept, num_dropped = np.sum(bars, axis=0).reshape(2, -1).tolist()
+        keys = [key for of_partition in worst for key in of_partition]
+        threshold = float(self.step.find_values(np.array([max(keys)], np.uint64))[0]) if keys else None
+        return KeptBest(by=self.step.by, threshold=threshold, borders=list(borders), kept=num_kept, dropped=num_dropped)
 
 
 def rank_unit(step: KeepBest | Cap, partition: Partition) -> dict[str, Any]:
@@ -195,9 +211,10 @@ def choose_best(
     starts: NDArray[np.int64],
     before: Sequence[tuple[int, int]],
     border_sizes: Mapping[int, int],
+    borders: Sequence[float],
     partition: Partition,
 ) -> dict[str, Any]:
-    """Find the documents of a partition that go, by unit."""
+    """Find the documents of a partition that go, by unit; count the values of those that stay and that go."""
     ranked = _sort(partition["ranked"])
     groups, firsts, sizes = np.unique(ranked["group"], return_index=True, return_counts=True)
     amounts = np.cumsum(ranked["amount"])
@@ -211,7 +228,25 @@ def choose_best(
     is_removed = ~step.find_kept(ranks, amounts, np.repeat(all_sizes, sizes)) & (ranked["group"] != 0)
     numbers = ranked["number"][is_removed]
     units = np.searchsorted(starts, numbers, side="right") - 1
-    return {"removed": (make_records(ROW, row=numbers - starts[units]), units)}
+    removed = make_records(ROW, row=numbers - starts[units]), units
+    if not borders:
+        return {"removed": removed, "bars": np.empty(0, np.int64), "worst": np.empty(0, np.uint64)}
+    values = step.find_values(ranked["key"])
+    has_value = ~np.isnan(values)
+    bars = np.searchsorted(borders, values, side="right") + is_removed * (len(borders) + 1)
+    counts = np.bincount(bars[has_value], minlength=2 * (len(borders) + 1))
+    return {"removed": removed, "bars": counts, "worst": np.sort(ranked["key"][has_value & ~is_removed])[-1:]}
+
+
+def choose_borders(step: KeepBest | Cap, samples: Sequence[Sequence[int]]) -> list[float]:
+    """Choose where bars of a histogram begin: evenly between the values of nearly all samples, in four digits."""
+    keys = [key for sample in samples for key in sample[len(sample) // 3 : 2 * len(sample) // 3]]
+    values = step.find_values(np.array(keys, np.uint64))
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return []
+    low, high = np.quantile(values, [0.01, 0.99], method="nearest")
+    return sorted({float(f"{border:.4g}") for border in np.linspace(low, high, _NUM_BORDERS).tolist()})
 
 
 def gather_rows(partition: Partition) -> dict[str, Any]:

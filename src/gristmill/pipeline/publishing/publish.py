@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.outputs.split_files import SplitFile
     from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.shards.manifest import Decontaminated, Deduplicated
+    from gristmill.shards.manifest import Decontaminated, Deduplicated, KeptBest
     from gristmill.shards.stored_files import LaneIndex, MixedShare, ScoreFile, Shard, StoredFile, TokenizerIdentity
     from gristmill.storage.leases import HeldOutput
 
@@ -114,6 +114,7 @@ def publish(
     deduplicated: Sequence[Deduplicated] = (),
     lane: MixedLane | None = None,
     decontaminated: Sequence[Decontaminated] = (),
+    best: Sequence[KeptBest] = (),
 ) -> Manifest:
     """Make the dataset, and put it in the place of the one that may be there."""
     for name, source in finished.items():
@@ -143,6 +144,7 @@ def publish(
         tokenizer=None if plan.tokenizer is None else publish_tokenizer(plan.tokenizer, plan.output, placer, run_id),
         deduplicated=[msgspec.structs.replace(step, file=placer.place_duplicates(step.file)) for step in deduplicated],
         decontaminated=list(decontaminated),
+        best=list(best) or msgspec.UNSET,
     )
     # Units after a barrier depend on all records before it, so that an update could not reuse one of them alone.
     reusable = [finished[source.name] for source in plan.sources if len(source.stages) == 1]
@@ -194,6 +196,7 @@ def _make_manifest(
     tokenizer: TokenizerIdentity | None,
     deduplicated: list[Deduplicated],
     decontaminated: list[Decontaminated],
+    best: list[KeptBest] | msgspec.UnsetType,
 ) -> Manifest:
     reasons = {name: _count_quarantined(accounts) for name, accounts in books.items()}
     files = {
@@ -232,6 +235,7 @@ def _make_manifest(
         mixture=_find_mixture(plan.recipe, splits.get(TRAIN, {})),
         deduplicated=deduplicated,
         decontaminated=decontaminated,
+        best=best,
         files=files,
     ).seal()
 
