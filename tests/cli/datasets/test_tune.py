@@ -35,6 +35,17 @@ def test_a_new_threshold_is_tried_written_and_run(gristmill, tmp_path):
     assert "min_words" in gristmill("explain", "recipe.yaml", place, folder=tmp_path).out
 
 
+def test_the_cut_of_the_best_is_forecast(gristmill, tmp_path):
+    steps = "  - scores: {min_words: 8, keep_scores: true}\n  - keep_best: {by: score_words, count: 3}\n"
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("  - scores: {min_words: 8}\n", steps))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "word " * count}) + "\n" for count in range(1, 21)))
+    gristmill("run", "recipe.yaml", "--backend", "serial", folder=tmp_path)
+    change = ["--set", "keep_best.count=5", "--recipe", "recipe.yaml", "--write", "new.yaml"]
+    shown = gristmill("tune", "out", *change, folder=tmp_path).out
+    assert "keep_best would keep 5 of 13 documents; its cut would be score_words 16" in shown
+    assert "count: 5}" in (tmp_path / "new.yaml").read_text()
+
+
 def test_wrong_use(gristmill, dataset, tmp_path):
     assert "has no kept scores" in gristmill("tune", dataset, fails=2).err
     assert "not STEP.RULE=NUMBER" in gristmill("tune", dataset, "--set", "min_words", fails=2).err

@@ -10,7 +10,8 @@ from gristmill.core.errors import UsageError
 from gristmill.pipeline.inspecting.tune import QUANTILES, ThresholdChange, list_overrides, tune
 from gristmill.recipe.dump import dump_recipe
 from gristmill.recipe.load import parse_recipe
-from gristmill.steps import GopherQuality, GopherRepetition, Length, Read, Scores, Write
+from gristmill.shards.manifest_file import load_manifest
+from gristmill.steps import GopherQuality, GopherRepetition, KeepBest, Length, Read, Scores, Write
 
 WORDS = ["the", "be", "to", "of", "and", "stone", "wheat", "flour", "river", "12", "#", "...", "mill"]
 
@@ -63,6 +64,35 @@ def test_a_filter_keeps_what_was_foretold(mill, data, changes, then):
     (source,) = tune(mill.output, [change(*item) for item in changes.items()]).sources
     assert (source.kept, source.unscored, source.documents) == (before, 0, 900)
     assert source.kept_then == run(mill, data, then) != before
+
+
+@pytest.mark.parametrize(
+    ("amount", "changes", "then"),
+    [
+        ({"share": 0.25}, {"gopher_quality.min_words": 20}, {"share": 0.25}),
+        ({"count": 40}, {"gopher_quality.min_words": 20, "keep_best.count": 60}, {"count": 60}),
+        ({"share": 0.25, "per": "source", "order": "lowest"}, {}, {"share": 0.25, "per": "source", "order": "lowest"}),
+    ],
+)
+def test_the_cut_of_the_best_is_forecast(mill, data, amount, changes, then):
+    by, quality = "score_words", {"min_words": 40, "keep_scores": True}
+    run(mill, data, GopherQuality(**quality), KeepBest(by=by, **amount))
+    tuning = tune(mill.output, [change(*item) for item in changes.items()])
+    min_words = changes.get("gopher_quality.min_words", 40)
+    kept = run(mill, data, GopherQuality(**quality | {"min_words": min_words}), KeepBest(by=by, **then))
+    [best] = tuning.best
+    assert best.source == ("web" if "per" in amount else None)
+    assert (best.kept, best.threshold) == (kept, load_manifest(mill.output).best[0].threshold)
+
+
+def test_only_what_a_best_step_has_can_be_changed(mill, data):
+    run(mill, data, GopherQuality(keep_scores=True), KeepBest(by="score_words", share=0.5))
+    for name, value, error in (
+        ("keep_best.count", 5, "no scores for keep_best.count"),
+        ("keep_best.share", 2, "share"),
+    ):
+        with pytest.raises(UsageError, match=error):
+            tune(mill.output, [change(name, value)])
 
 
 def test_of_several_filters_the_outcome_lies_between(mill, data):

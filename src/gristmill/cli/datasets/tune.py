@@ -36,7 +36,7 @@ from gristmill.storage.commit import write_file
     multiple=True,
     metavar="STEP.RULE=VALUE",
     help="Try another threshold: gopher_quality.min_words=40, for one language gopher_quality.de.min_words=30; null "
-    "switches the rule off. May be repeated.",
+    "switches the rule off; keep_best.share=0.2 tries another share. May be repeated.",
 )
 @click.option("--recipe", type=click.Path(), help="The recipe that made the dataset, for --write.")
 @click.option("--write", "new_recipe", type=click.Path(), help="Write the recipe with the new thresholds to this file.")
@@ -68,6 +68,10 @@ def tune_command(
         return
     for source in tuning.sources:
         _print_source(source, is_changed=bool(changes))
+    for best in tuning.best:
+        place = "" if best.source is None else f" of {to_one_line(best.source)}"
+        cut = "" if best.threshold is None else f"; its cut would be {best.by} {format_short_number(best.threshold)}"
+        print_wrapped(f"{best.step} would keep {best.kept:,} of {best.documents:,} documents{place}{cut}")
     if new_recipe is not None:
         print_lines(f"wrote {new_recipe}; next: gristmill run {quote_path(new_recipe)} --update")
 

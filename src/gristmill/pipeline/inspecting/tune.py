@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
@@ -24,10 +25,11 @@ from gristmill.pipeline.stages.outputs.dropped import format_position
 from gristmill.shards.manifest_file import load_manifest
 from gristmill.shards.score_file import ScoreTable
 from gristmill.shards.stored_files import file_key
+from gristmill.steps.keep_best import SOURCE, KeepBest
 from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,6 +45,7 @@ _SAMPLE_ROWS = 100_000
 _MAX_LANGUAGES = 8
 _NUM_EXAMPLES = 3
 _MAX_OVERLAPS = 10
+_KEEP_BEST = "keep_best"
 
 
 class ThresholdChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +111,19 @@ class SourceTuning(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of rules of one step, and how many documents break both; the largest first."""
 
 
+class BestForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """The cut that a `keep_best` step would find among the documents that pass all filters that measure."""
+
+    step: str
+    by: str
+    source: str | None
+    """None: of all sources together."""
+    documents: int
+    kept: int
+    threshold: float | None
+    """The worst value that would be kept. None: nothing would be."""
+
+
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to what the thresholds of a dataset do, by its kept scores."""
 
@@ -115,6 +131,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[ThresholdChange]
     quantiles: tuple[float, ...] = QUANTILES
     sources: list[SourceTuning]
+    best: list[BestForecast] = []
 
 
 def tune(folder: str | Location, changes: Sequence[ThresholdChange] = ()) -> Tuning:
@@ -131,12 +148,51 @@ def tune(folder: str | Location, changes: Sequence[ThresholdChange] = ()) -> Tun
             help="they are kept where a filter by scores runs, unless the recipe says keep_scores: null",
         )
     tables = [ScoreTable(root, file) for file in manifest.scores]
-    _check_changes(tables, changes)
+    best = _list_best(manifest)
+    _check_changes(tables, best, changes)
+    tuners = [_SourceTuner(table, manifest, changes) for table in tables]
     return Tuning(
         dataset_hash=manifest.dataset_hash,
         changes=list(changes),
-        sources=[_SourceTuner(table, manifest, changes).tune() for table in tables],
+        sources=[tuner.tune() for tuner in tuners],
+        best=[forecast for name, step in best.items() for forecast in _forecast(name, step, tuners, changes)],
     )
+
+
+def _list_best(manifest: Manifest) -> dict[str, KeepBest]:
+    """List the `keep_best` steps whose cut can be forecast: common ones, not by tokens, and not by column."""
+    listed = manifest.recipe.get("steps")
+    described = [step[_KEEP_BEST] for step in listed if _KEEP_BEST in step] if isinstance(listed, list) else []
+    steps = {
+        f"{_KEEP_BEST}-{number}" if number > 1 else _KEEP_BEST: msgspec.convert(parameters, KeepBest)
+        for number, parameters in enumerate(described, 1)
+    }
+    return {name: step for name, step in steps.items() if step.tokens is None and step.per in (None, SOURCE)}
+
+
+def _forecast(
+    name: str, step: KeepBest, tuners: Sequence[_SourceTuner], changes: Iterable[ThresholdChange]
+) -> Iterable[BestForecast]:
+    """Forecast the cut of all sources together, or of each; nothing where the column is not a kept score."""
+    amounts = {change.rule: change.value for change in changes if change.step == name}
+    step = msgspec.structs.replace(step, **amounts)
+    groups: list[tuple[str | None, NDArray[Any]]] = [
+        (tuner.source, values) for tuner in tuners if (values := tuner.find_values_then(step.by)) is not None
+    ]
+    if groups and step.per is None:
+        groups = [(None, np.concatenate([values for _, values in groups]))]
+    for source, values in groups:
+        keys = np.sort(step.find_keys(pa.record_batch({step.by: values})))
+        ranks = np.arange(len(keys))
+        kept_keys = keys[step.find_kept(ranks, ranks + 1, np.full(len(keys), len(keys)))]
+        yield BestForecast(
+            step=name,
+            by=step.by,
+            source=source,
+            documents=len(keys),
+            kept=len(kept_keys),
+            threshold=step.find_values(kept_keys[-1:])[0].item() if len(kept_keys) else None,
+        )
 
 
 def list_overrides(recipe: Recipe, changes: Iterable[ThresholdChange]) -> list[str]:
@@ -165,8 +221,12 @@ def _find_step_keys(recipe: Recipe, prefix: str) -> Iterable[tuple[str, str]]:
                 yield key, step.name
 
 
-def _check_changes(tables: Sequence[ScoreTable], changes: Iterable[ThresholdChange]) -> None:
-    rules: dict[tuple[str, str | None, str], None] = {}
+def _check_changes(
+    tables: Sequence[ScoreTable], best: Mapping[str, KeepBest], changes: Iterable[ThresholdChange]
+) -> None:
+    rules: dict[tuple[str, str | None, str], None] = {
+        (name, None, "count" if step.share is None else "share"): None for name, step in best.items()
+    }
     for table in tables:
         for step in table.layout.steps:
             for language in (None, *step.languages):
@@ -211,10 +271,23 @@ class _SourceTuner:
             names[number]: codes == number for number in np.argsort(-counts, kind="stable")[:_MAX_LANGUAGES].tolist()
         }
         """The documents of each of the most frequent languages."""
+        self._then = self._keep([self._change_rules(masks) for masks in self._steps])
+
+    @property
+    def source(self) -> str:
+        return self._table.source
+
+    def find_values_then(self, column: str) -> NDArray[Any] | None:
+        """Find the values of a column in the documents that would pass; None if it is not a kept score."""
+        for masks in reversed(self._steps):
+            for score in masks.step.scores:
+                if column in (score.name, f"score_{score.name}"):  # the latter is what `keep_scores: true` adds
+                    return self._table.values(masks.step, score.name)[self._then[0] & masks.has_reached]
+        return None
 
     def tune(self) -> SourceTuning:
         is_kept, _ = self._keep([masks.breaks for masks in self._steps])
-        is_kept_then, is_unscored = self._keep([self._change_rules(masks) for masks in self._steps])
+        is_kept_then, is_unscored = self._then
         return SourceTuning(
             source=self._table.source,
             stage=self._table.stage,
