@@ -32,3 +32,11 @@ def test_strings_beside_the_batch_are_kept_like_its_texts(words, low, high):
     assert applied.records.batch.equals(expected.batch)
     assert applied.texts.strings == texts(expected.batch)
     assert (applied.dropped, applied.reasons) == (expected.dropped, expected.reasons)
+
+
+def test_explain_names_the_keys_of_the_recipe():
+    found = Length(min_chars=3, max_chars=9).explain(documents(["ab"]))
+    assert [(finding.rule, finding.threshold, finding.passed) for finding in found] == [
+        ("min_chars", 3, False),
+        ("max_chars", 9, True),
+    ]

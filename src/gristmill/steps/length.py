@@ -75,9 +75,9 @@ class Length(FilterStep, tag="length", frozen=True, kw_only=True):
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         num_chars = int(_measure_lengths(record)[0])
-        rules = [(_TOO_SHORT, self.min_chars, num_chars >= self.min_chars)]
+        rules = [("min_chars", self.min_chars, num_chars >= self.min_chars)]
         if self.max_chars is not None:
-            rules.append((_TOO_LONG, self.max_chars, num_chars <= self.max_chars))
+            rules.append(("max_chars", self.max_chars, num_chars <= self.max_chars))
         return [
             Finding(
                 name=_CHARACTERS,

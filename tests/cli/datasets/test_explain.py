@@ -16,6 +16,20 @@ def test_json(gristmill, project):
     assert found["steps"][0]["outcome"] == "dropped"
 
 
+def test_records_are_numbered_from_0_everywhere(gristmill, project, dataset):
+    assert gristmill("explain", "recipe.yaml", "data.jsonl", folder=project).out.startswith("record 0 of ")
+    for command, number in (("trace", 0), ("trace", -37), ("inspect", "-n1")):
+        assert "record 0\n" in gristmill(command, dataset, number).out
+    for command in ("explain", "trace", "inspect"):
+        assert "Records are numbered from 0" in gristmill(command, "--help").out
+
+
+def test_length_prints_its_rule_like_the_others(gristmill, project):
+    shown = gristmill("explain", "recipe.yaml", "data.jsonl:7", folder=project).out
+    assert "record 7 of " in shown
+    assert "FAILS min_chars  4  ≥ 5" in shown
+
+
 def test_wrong_use(gristmill, project):
     for place in ("other.jsonl", "data.jsonl:99", "data.jsonl:x"):
         assert gristmill("explain", "recipe.yaml", place, folder=project, fails=2).err.startswith("error: ")

@@ -67,12 +67,15 @@ def _parse_place(place: str) -> tuple[str, int]:
 
 
 def _print(explanation: Explanation) -> None:
-    echo(f"source {explanation.source}, {explanation.file}, position {explanation.position:,}")
+    echo(
+        f"record {explanation.number} of {explanation.file}, source {explanation.source}, "
+        f"position {explanation.position:,}"
+    )
     for name, value in explanation.record.items():
         print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
-    for number, outcome in enumerate(explanation.steps, 1):
+    for outcome in explanation.steps:
         reason = f" as {to_one_line(outcome.reason)}" if outcome.reason else ""
-        echo(f"step {number}, {outcome.step}: {outcome.outcome}{reason}")
+        echo(f"{outcome.step}: {outcome.outcome}{reason}")
         _print_findings(outcome)
     if explanation.removed is not None:
         print_pair(explanation.removed)
@@ -128,9 +131,9 @@ def trace_command(
 ) -> None:
     """Trace record NUMBER of the dataset in OUT back to its input file, and read it there again.
 
-    Records are numbered from 0 in the order of the dataset; -1 is the last one. ORIGIN is SOURCE:FILE@POSITION, as in
-    the files in dropped/: the record at that position of the input is read. With --removed, NUMBER is a row of
-    dropped/duplicates.parquet: the removed document is shown next to the one kept in its place.
+    Records are numbered from 0 in the order of the dataset, as in inspect; -1 is the last one. ORIGIN is
+    SOURCE:FILE@POSITION, as in the files in dropped/: the record at that position of the input is read. With --removed,
+    NUMBER is a row of dropped/duplicates.parquet: the removed document is shown next to the one kept in its place.
     """
     for bucket in buckets:
         name_bucket(bucket)
@@ -142,7 +145,8 @@ def trace_command(
     elif removed:
         traced = read_removed_document(dataset, int(number))
     else:
-        traced = trace(dataset.split(split) if split is not None else dataset, int(number))
+        dataset = dataset.split(split) if split is not None else dataset
+        traced = trace(dataset, int(number))
     if as_json:
         print_json(json.dumps(asdict(traced), indent=2, default=str))
     elif isinstance(traced, RemovedDocument):
@@ -150,7 +154,7 @@ def trace_command(
     elif isinstance(traced, TracedOrigin):
         _print_place(traced)
     else:
-        echo(f"record {number}")
+        echo(f"record {int(number) % len(dataset)}")
         for name, value in traced.record.items():
             print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
         for place in traced.places:

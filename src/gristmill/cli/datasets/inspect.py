@@ -52,7 +52,7 @@ def inspect_command(
 ) -> None:
     """Show the columns, counts, books and first records of the dataset in OUT.
 
-    Rows of tokens are shown as text.
+    Records are numbered from 0, as in trace. Rows of tokens are shown as text.
     """
     dataset = open_dataset(out)
     if split is not None:

@@ -63,6 +63,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     file: str
+    number: int
+    """Which record of the file it is, from 0."""
     position: int
     record: dict[str, Any]
     steps: list[StepOutcome]
@@ -86,7 +88,7 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         recipe: The recipe.
         place: A file of a source; or a position as in files of dropped records (`web:a.jsonl@1234`); or the folder of a
             finished dataset.
-        number: Which record of the file; or which record of the dataset, which is followed back to its input.
+        number: Which record of the file, from 0; or which record of the dataset, which is followed back to its input.
     """
     position = None
     if (parse_location(place) / MANIFEST).is_file():
@@ -114,19 +116,26 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         )
     if record is None:
         raise UsageError(f"there is no record {number} in {file.path}", help="records are counted from 0")
-    if not isinstance(record, tuple):
-        reading = StepOutcome(step="read", outcome=QUARANTINED, reason=f"{record.reason}: {record.message}")
+    number, position, batch = record
+    if not isinstance(batch, pa.RecordBatch):
+        reading = StepOutcome(step="read", outcome=QUARANTINED, reason=f"{batch.reason}: {batch.message}")
         return Explanation(
-            source=source.name, file=file.path, position=record.position, record={}, steps=[reading], leaves_at="read"
+            source=source.name,
+            file=file.path,
+            number=number,
+            position=position,
+            record={},
+            steps=[reading],
+            leaves_at="read",
         )
-    batch, position = record
     removals = _find_known_removals(plan, Origin(source.name, file.path, position, 0))
     outcomes = _try_all_steps(source, batch, recipe.seed, removals)
     words = [outcome.outcome for outcome in outcomes]
-    end = next((number for number, word in enumerate(words) if word in (DROPPED, QUARANTINED)), None)
+    end = next((index for index, word in enumerate(words) if word in (DROPPED, QUARANTINED)), None)
     return Explanation(
         source=source.name,
         file=file.path,
+        number=number,
         position=position,
         record=_record_values(batch),
         steps=outcomes,
@@ -196,8 +205,11 @@ def _find_file(sources: tuple[SourcePlan, ...], recipe: Recipe, place: str) -> t
 
 def _read_record(
     source: SourcePlan, file: SourceFile, number: int, position: int | None
-) -> tuple[pa.RecordBatch, int] | QuarantinedRecord | None:
-    """Read a record: alone in a batch, with its position; or why it cannot be read. Both kinds are counted."""
+) -> tuple[int, int, pa.RecordBatch | QuarantinedRecord] | None:
+    """Read a record by its number or position: both, and it alone in a batch, or why it cannot be read.
+
+    Records that cannot be read are numbered, too.
+    """
     num_before = 0
     for cell in open_reader(source.read, file, source.schema).read_cells():
         positions = cell.batch.column(ORIGIN).field("position").to_pylist()
@@ -206,7 +218,7 @@ def _read_record(
         records.sort(key=lambda item: item[0])
         for index, (at, record) in enumerate(records):
             if (num_before + index == number) if position is None else at == position:
-                return (cell.batch.slice(record, 1), at) if isinstance(record, int) else record
+                return num_before + index, at, cell.batch.slice(record, 1) if isinstance(record, int) else record
         num_before += len(records)
     return None
 
