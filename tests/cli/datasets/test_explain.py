@@ -30,9 +30,28 @@ def test_length_prints_its_rule_like_the_others(gristmill, project):
     assert "FAILS min_chars  4  ≥ 5" in shown
 
 
+def test_find_a_record_by_a_value(gristmill, project, dataset):
+    shown = gristmill("explain", "recipe.yaml", "--find", "id=7", folder=project).out
+    assert "record 7 of " in shown
+    assert "it leaves the recipe at length" in shown
+    [number] = json.loads(gristmill("trace", dataset, "--find", "id=20", "--json").out)["numbers"]
+    found = json.loads(gristmill("trace", dataset, number, "--json").out)
+    assert found["record"]["id"] == 20
+    assert f"is in record {number} of" in gristmill("trace", dataset, "--find", "text=document 20").out
+    assert "is in no record of" in gristmill("trace", dataset, "--find", "id=7").out
+    for wrong in (
+        ["--find", "id=none"],
+        ["--find", "id"],
+        [],
+        ["0", "--find", "id=7"],
+        ["--removed", "--find", "id=7"],
+    ):
+        assert "error: " in gristmill("trace", dataset, *wrong, fails=2).err
+
+
 def test_wrong_use(gristmill, project):
     for place in ("other.jsonl", "data.jsonl:99", "data.jsonl:x"):
-        assert gristmill("explain", "recipe.yaml", place, folder=project, fails=2).err.startswith("error: ")
+        assert "error: " in gristmill("explain", "recipe.yaml", place, folder=project, fails=2).err
 
 
 def test_a_copy_is_shown_beside_the_document_that_stays_for_it(gristmill, tmp_path):

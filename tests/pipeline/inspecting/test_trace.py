@@ -6,14 +6,15 @@ import tarfile
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gristmill_testing.small_tokenizers import trained
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.inspecting.trace import find_removed_parts, read_removed_document, trace
+from gristmill.pipeline.inspecting.trace import find_removed_parts, read_removed_document, trace, trace_wanted
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.shards.dataset import Origin, open_dataset
-from gristmill.steps import Deduplicate, Read, Write
+from gristmill.steps import Deduplicate, Length, Pack, Read, Render, Tokenize, Write
 from gristmill.steps.sampling import Shuffle
 
 RECORDS = [{"text": f"document {n} " + "x" * (n % 97), "n": n} for n in range(20_000)]
@@ -126,3 +127,39 @@ def test_what_is_in_against_is_read_as_its_own_step_says(mill, tmp_path):
     mill.run(mill.recipe({"web": Read(read=str(path))}, [*steps, Write(format="jsonl")]))
     dataset = open_dataset(mill.output)
     assert [read_removed_document(dataset, number).survivor_text for number in range(2)] == ["one", "two"]
+
+
+def test_a_chat_leads_back_to_its_messages(tmp_path):
+    messages = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "answer"}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": "a", "messages": messages}) + "\n")
+    recipe = Recipe(
+        sources={"web": Read(read="a.jsonl")},
+        steps=[Render(template="chatml"), Write()],
+        output="out",
+        folder=str(tmp_path),
+    )
+    dataset = run_recipe(recipe, RunOptions(backend="serial", progress=False)).dataset()
+    [place] = trace(dataset, 0).places
+    assert json.loads(place.original)["messages"] == messages
+
+
+def test_a_wanted_record_leads_to_the_rows_with_its_pieces(tmp_path):
+    trained(tmp_path / "tokenizer")
+    lines = [{"id": number, "text": f"{number} " * (200 * (number != 1))} for number in range(5)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    recipe = Recipe(
+        sources={"web": Read(read="a.jsonl")},
+        steps=[Length(min_chars=5), Tokenize(tokenizer="tokenizer"), Pack(row_length=64), Write()],
+        output="out",
+        folder=str(tmp_path),
+    )
+    dataset = run_recipe(recipe, RunOptions(backend="serial", progress=False)).dataset()
+    for line in lines:
+        found = trace_wanted(dataset, f"id={line['id']}", str)
+        assert json.loads(found.original) == line
+        expected = [number for number in range(len(dataset)) if found.origin in dataset.origins(number)]
+        assert found.numbers == expected
+        assert bool(expected) == (line["id"] != 1)
+    (tmp_path / "a.jsonl").write_text("{}")
+    with pytest.raises(UsageError, match="has changed"):
+        trace_wanted(dataset, "id=1", str)

@@ -20,6 +20,7 @@ from gristmill.cli.printing import echo, format_short_number, print_json, to_one
 from gristmill.cli.tables import print_lines, summary_width
 from gristmill.core.errors import UsageError
 from gristmill.core.step import Finding
+from gristmill.engine.progress import Activity
 from gristmill.pipeline.inspecting.explain import Explanation, StepOutcome, explain
 from gristmill.pipeline.inspecting.trace import (
     RemovedDocument,
@@ -28,6 +29,7 @@ from gristmill.pipeline.inspecting.trace import (
     read_removed_document,
     trace,
     trace_input,
+    trace_wanted,
 )
 from gristmill.recipe.load import load_recipe
 from gristmill.shards.dataset import Origin, open_dataset
@@ -38,22 +40,36 @@ _MAX_LINES = 40
 _MIN_WIDTH = 80
 
 
-@click.command(epilog="Example: gristmill explain recipe.yaml data/web.jsonl:17")
+@click.command(
+    epilog="Examples: gristmill explain recipe.yaml data/web.jsonl:17; gristmill explain recipe.yaml --find id=abc"
+)
 @recipe_argument
-@click.argument("place", metavar="FILE[:N]|ORIGIN")
+@click.argument("place", metavar="FILE[:N]|ORIGIN", required=False)
+@click.option("--find", "wanted", metavar="FIELD=VALUE", help="Instead of FILE: find the record, as in --find id=abc.")
 @json_option
-def explain_command(recipe: str, place: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
+def explain_command(
+    recipe: str, place: str | None, wanted: str | None, overrides: tuple[str, ...], *, as_json: bool
+) -> None:
     """Send record N of FILE through RECIPE and show every score, rule and decision, and which step drops the record.
 
     Records are numbered from 0, and 0 is the default. FILE is an input file of the recipe, or the folder of a finished
     dataset, whose record N is traced back to its input. ORIGIN is SOURCE:FILE@POSITION, as in the files in dropped/.
+
+    --find takes the first record of the inputs whose field (id, url, meta.host) is VALUE, or whose text contains VALUE.
     """
-    path, number = _parse_place(place)
-    explanation = explain(load_recipe(recipe, overrides), path, number)
+    _check_one("FILE", place, wanted)
+    path, number = _parse_place(place or "")
+    with Activity() as activity:
+        explanation = explain(load_recipe(recipe, overrides), path, number, wanted=wanted or "", tell=activity.show)
     if as_json:
         print_json(msgspec.json.format(msgspec.json.encode(explanation, enc_hook=str), indent=2))
         return
     _print(explanation)
+
+
+def _check_one(name: str, place: str | None, wanted: str | None) -> None:
+    if (place is None) == (wanted is None):
+        raise UsageError(f"one of {name} and --find is needed", help="for example --find id=abc")
 
 
 def _parse_place(place: str) -> tuple[str, int]:
@@ -113,9 +129,13 @@ def _format_row(finding: Finding) -> tuple[str, str, str, str]:
     return word, finding.rule or finding.name, to_one_line(format_short_number(finding.value)), threshold
 
 
-@click.command(epilog="Example: gristmill trace out 17", context_settings={"ignore_unknown_options": True})
+@click.command(
+    epilog="Examples: gristmill trace out 17; gristmill trace out --find id=abc",
+    context_settings={"ignore_unknown_options": True},
+)
 @dataset_argument
-@click.argument("number", metavar="NUMBER|ORIGIN")
+@click.argument("number", metavar="NUMBER|ORIGIN", required=False)
+@click.option("--find", "wanted", metavar="FIELD=VALUE", help="Find the record, as in --find id=abc.")
 @click.option("--split", help="Number the records of this split only.")
 @click.option("--removed", is_flag=True, help="Number the documents that deduplicate removed instead.")
 @click.option(
@@ -127,21 +147,37 @@ def _format_row(finding: Finding) -> tuple[str, str, str, str]:
 )
 @json_option
 def trace_command(
-    out: str, number: str, split: str | None, buckets: tuple[str, ...], *, removed: bool, as_json: bool
+    out: str,
+    number: str | None,
+    wanted: str | None,
+    split: str | None,
+    buckets: tuple[str, ...],
+    *,
+    removed: bool,
+    as_json: bool,
 ) -> None:
     """Trace record NUMBER of the dataset in OUT back to its input file, and read it there again.
 
     Records are numbered from 0 in the order of the dataset, as in inspect; -1 is the last one. ORIGIN is
     SOURCE:FILE@POSITION, as in the files in dropped/: the record at that position of the input is read. With --removed,
     NUMBER is a row of dropped/duplicates.parquet: the removed document is shown next to the one kept in its place.
+
+    --find takes the first record of the inputs whose field (id, url, meta.host) is VALUE, or whose text contains VALUE,
+    and lists the records of the dataset that were made from it.
     """
     for bucket in buckets:
         name_bucket(bucket)
+    _check_one("NUMBER", number, wanted)
     dataset = open_dataset(out)
-    if not re.fullmatch(r"-?\d+", number):
+    if number is None:
+        if removed or split is not None:
+            raise UsageError(f"--{'removed' if removed else 'split'} takes the number of a record, not --find")
+        with Activity() as activity:
+            traced: Trace | TracedOrigin | RemovedDocument = trace_wanted(dataset, str(wanted), activity.show)
+    elif not re.fullmatch(r"-?\d+", number):
         if removed or split is not None:
             raise UsageError(f"--{'removed' if removed else 'split'} takes the number of a record, not {number!r}")
-        traced: Trace | TracedOrigin | RemovedDocument = trace_input(dataset, number)
+        traced = trace_input(dataset, number)
     elif removed:
         traced = read_removed_document(dataset, int(number))
     else:
@@ -153,8 +189,12 @@ def trace_command(
         print_pair(traced)
     elif isinstance(traced, TracedOrigin):
         _print_place(traced)
+        if traced.numbers:
+            print_lines(f"is in record {', '.join(map(str, traced.numbers))} of {out}")
+        elif traced.numbers is not None:
+            echo(f"is in no record of {out}; gristmill explain RECIPE says why")
     else:
-        echo(f"record {int(number) % len(dataset)}")
+        echo(f"record {int(number or 0) % len(dataset)}")
         for name, value in traced.record.items():
             print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
         for place in traced.places:

@@ -18,6 +18,7 @@ from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
 from gristmill.core.records import ORIGIN, RECORD, SPLIT
 from gristmill.core.step import Finding, find_untrusted_template
+from gristmill.pipeline.inspecting.find import find_record
 from gristmill.pipeline.inspecting.trace import RemovedDocument, find_removed_parts
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.trials import run_with_limits
@@ -30,7 +31,7 @@ from gristmill.steps.edit_columns import put_columns
 from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import QuarantinedRecord, SourceFile, StepResult
@@ -81,7 +82,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return next((outcome.step for outcome in self.steps if outcome.outcome in (NOT_KNOWN, NOT_TRIED)), None)
 
 
-def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
+def explain(
+    recipe: Recipe, place: str, number: int = 0, *, wanted: str = "", tell: Callable[[str], object] = str
+) -> Explanation:
     """Send one record through the recipe.
 
     Args:
@@ -89,25 +92,24 @@ def explain(recipe: Recipe, place: str, number: int = 0) -> Explanation:
         place: A file of a source; or a position as in files of dropped records (`web:a.jsonl@1234`); or the folder of a
             finished dataset.
         number: Which record of the file, from 0; or which record of the dataset, which is followed back to its input.
+        wanted: The value to look for, as `id=abc`, instead of a place: the first record of the inputs that has it.
+        tell: Called with what is being done.
     """
     position = None
-    if (parse_location(place) / MANIFEST).is_file():
+    if not wanted and (parse_location(place) / MANIFEST).is_file():
         dataset = open_dataset(place)
         if not 0 <= number < len(dataset):
             raise UsageError(f"there is no record {number}: {place} has {len(dataset):,}")
         origin = dataset.origins(number)[0]
         position = origin.position
         place = origin.path
-    plan = make_plan(recipe)
-    if position is None and not parse_location(place).exists():
-        positions = parse_positions(place, [source.name for source in plan.sources])
+    plan = make_plan(recipe, tell=tell)
+    if wanted:
+        files = [(source, file) for source in plan.sources for file in source.files]
+        index, position = find_record(wanted, [(source.read, file) for source, file in files], tell)
+        source, file = files[index]
     else:
-        positions = []
-    if positions:
-        position = positions[0].position
-        source, file = _find_position(plan.sources, recipe, positions)
-    else:
-        source, file = _find_file(plan.sources, recipe, place)
+        source, file, position = _find_place(plan.sources, recipe, place, position)
     record = _read_record(source, file, number, position)
     if record is None and position is not None:
         raise UsageError(
@@ -174,6 +176,17 @@ def _find_known_removals(plan: Plan, origin: Origin) -> _KnownRemovals:
     dataset = open_dataset(plan.output)
     is_current = plan.fingerprint is not None and plan.fingerprint == dataset.manifest.fingerprint
     return _KnownRemovals(find_removed_parts(dataset, origin), is_current)
+
+
+def _find_place(
+    sources: tuple[SourcePlan, ...], recipe: Recipe, place: str, position: int | None
+) -> tuple[SourcePlan, SourceFile, int | None]:
+    """Find the source and the file of a place, and the position if the place names one."""
+    if position is None and not parse_location(place).exists():
+        positions = parse_positions(place, [source.name for source in sources])
+        if positions:
+            return *_find_position(sources, recipe, positions), positions[0].position
+    return *_find_file(sources, recipe, place), position
 
 
 def _find_position(

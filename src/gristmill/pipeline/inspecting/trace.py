@@ -7,7 +7,7 @@ of removed documents is read once (a few bytes per document), then one cell of e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,13 +20,12 @@ from gristmill.core.checks import find_nearest
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, TEXT, SourceFile
 from gristmill.pipeline.barriers.deduplicate.decision import TABLE_SCHEMA
+from gristmill.pipeline.inspecting.find import find_record, open_whole_records
 from gristmill.pipeline.planning.fingerprint import name_missing_packages
 from gristmill.pipeline.stages.outputs.dropped import parse_positions
 from gristmill.readers.cells import CELL_BYTES
 from gristmill.readers.formats import file_format
 from gristmill.readers.read import Read
-from gristmill.readers.schema import plan_schema
-from gristmill.readers.source import open_reader
 from gristmill.shards.canonical import make_damage_error
 from gristmill.shards.dataset import Origin
 from gristmill.shards.stored_files import file_key
@@ -60,6 +59,8 @@ class TracedOrigin:
     original: str | dict[str, Any] | None
     """The record in the input file: a JSON line, its columns, or the text of its tokens. None unless the file is
     unchanged."""
+    numbers: list[int] | None = None
+    """The records of the dataset that were made from it; None: they were not looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,30 @@ def trace_input(dataset: Dataset, word: str) -> TracedOrigin:
         f"{dataset.folder} was not made from a file {name}",
         help=f'did you mean "{nearest}"?' if nearest else "manifest.json lists its files",
     )
+
+
+def trace_wanted(dataset: Dataset, wanted: str, tell: Callable[[str], object]) -> TracedOrigin:
+    """Find the first record of the inputs with a value (`id=abc`), and the records of the dataset made from it."""
+    manifest = dataset.manifest
+    files = sorted(manifest.files.values(), key=lambda file: (file.source, file.relative))
+    for file in files:
+        distrust_url(file.path)
+        if _check_state(file) != "unchanged":
+            raise UsageError(
+                f"the input file {file.path} has changed or is missing, so its records cannot be searched",
+                help="`gristmill explain RECIPE --find …` searches the inputs as they are now",
+            )
+    with name_missing_packages(lambda: manifest.plugins):
+        readable = [(_rebuild_read(manifest, file.source), _as_source_file(file)) for file in files]
+        index, position = find_record(wanted, readable, tell)
+    file = files[index]
+    traced = _trace_origin(manifest, Origin(file.source, file.path, position, 0), _make_engine_loader(dataset))
+    place, numbers = (file.source, file.path, position), []
+    for number in range(len(dataset)):
+        tell(f"searching: {100 * number // len(dataset)} % of {len(dataset):,} records of the dataset")
+        if any((origin.source, origin.path, origin.position) == place for origin in dataset.origins(number)):
+            numbers.append(number)
+    return replace(traced, numbers=numbers)
 
 
 def _make_engine_loader(dataset: Dataset) -> Callable[[], Engine]:
@@ -167,19 +192,18 @@ def _name_position_kind(read: Read, file: InputFile) -> str:
 
 def _read_original(read: Read, file: InputFile, position: int) -> pa.RecordBatch | None:
     """Read the record at a position, alone in its batch."""
-    # Any id will do: positions are compared within one file.
-    source = SourceFile(path=file.path, relative=file.relative, num_bytes=file.bytes, version=file.version, id=0)
-    try:
-        schema = plan_schema(read, [source], keeps_record=True)
-    except UsageError:  # a column has a reserved name: the run has left it out, too
-        schema = plan_schema(read, [source], keeps_record=False)
-    reader = open_reader(read, source, schema)
+    reader = open_whole_records(read, _as_source_file(file))
     cells = _read_cells_at(reader, position, by_bytes=_name_position_kind(read, file) == "byte")
     for cell in cells:
         positions = _list_positions(cell)
         if position in positions:
             return cell.batch.slice(positions.index(position), 1)
     return None
+
+
+def _as_source_file(file: InputFile) -> SourceFile:
+    # Any id will do: positions are compared within one file.
+    return SourceFile(path=file.path, relative=file.relative, num_bytes=file.bytes, version=file.version, id=0)
 
 
 def _read_cells_at(reader: FileReader, position: int, *, by_bytes: bool) -> Iterator[CellBatch]:
