@@ -54,7 +54,7 @@ folder, driver, run_measured = pathlib.Path(sys.argv[2]).parent, os.getpid(), ru
 def run_held(function, task, context):
     import ray
 
-    kind = "barrier" if "deduplicate" in function.__module__ else "stage"
+    kind = "barrier" if "barriers" in function.__module__ else "stage"
     if os.getpid() != driver:
         folder.joinpath(kind, f"{ray.get_runtime_context().get_node_id()}-{os.getpid()}").touch()
         while not folder.joinpath(f"go-{kind}").exists():

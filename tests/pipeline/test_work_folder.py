@@ -243,7 +243,7 @@ def test_a_pointer_to_a_bucket_that_nobody_named_is_not_followed(corpus, tmp_pat
         ("out", "is the output"),
         ("out/work", "is inside the output"),
         ("corpus", "is the work of this recipe"),
-        ("corpus/web.jsonl", "cannot be created"),
+        ("corpus/web.jsonl", "cannot be written"),
         ("", "work is empty"),
         ("s3://key:secret@bucket/tmp", "may not hold a secret"),
         ("http://host/tmp", "not written safely"),

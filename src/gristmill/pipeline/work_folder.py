@@ -137,7 +137,7 @@ def check_writable(output: Location) -> None:
     """Raise `UsageError` for a folder that cannot be made or written."""
     problem = open_folder(output).find_obstacle()
     if problem is not None and not (output / MANIFEST).exists():  # a finished dataset may be up to date as it is
-        raise UsageError(f"{output} cannot be written: {problem}", help="choose another output")
+        raise UsageError(f"{output} cannot be written: {problem}", help="choose another folder")
 
 
 def has_in_process_marker(output: Location) -> bool:

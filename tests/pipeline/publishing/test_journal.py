@@ -153,7 +153,7 @@ def test_damaged_objects_are_noticed_and_made_again(corpus, output, tmp_path, mo
     def add(receipts, fingerprint, result):
         real(receipts, fingerprint, result)
         files = [file for file in getattr(result, "files", list)() if file.bytes]
-        name = type(result).__name__
+        name = getattr(result, "stage", type(result).__name__)
         if files and damaged.get(name, 0) < 2:
             damaged[name] = damaged.get(name, 0) + 1
             store, key = (parse_location(output) / rng.choice(files).path).open_store()

@@ -47,7 +47,6 @@ from gristmill.core.records import (
 )
 from gristmill.readers.cells import build_batch, extra_columns
 from gristmill.readers.field_types import FieldType, is_column_name, is_storable, join_types, plain_type, unite_types
-from gristmill.text.chats.shapes import suggest_render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,6 +81,8 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
 
 def make_missing_column_error(schema: pa.Schema, path: str, where: str) -> UsageError:
     meant = find_nearest(path, schema.names)
+    from gristmill.text.chats.shapes import suggest_render  # noqa: PLC0415  (only for an error)
+
     render = suggest_render({field.name: _make_example(field.type) for field in schema})
     if render:
         hint = f"the records look like chats: add the step `{render}`, and `tokenize` for tokens"

@@ -33,7 +33,6 @@ import pyarrow as pa
 from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
 from gristmill.core.json_values import decode_json, encode_json, is_huge
-from gristmill.text.chats.shapes import suggest_render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -256,6 +255,8 @@ def make_missing_field_error(subject: str, path: str, records: Iterable[Any]) ->
     names = sorted({name for record in sample for name in record})
     arrays = [name for name in names if all(_holds_objects(record.get(name)) for record in sample)]
     meant = find_nearest(path, names)
+    from gristmill.text.chats.shapes import suggest_render  # noqa: PLC0415  (only for an error)
+
     render = suggest_render(sample[0]) if sample else ""
     if render:
         hint = f"the records look like chats: add the step `{render}`, and `tokenize` for tokens"

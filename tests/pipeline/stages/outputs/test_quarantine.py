@@ -215,7 +215,7 @@ ARRAY = b"[" + b",\n".join(good(1000)) + b"]"
 JOINED = {
     "a.jsonl": b"\n".join(good(500)) + b"\n" + bytes(20_000) + b"\n" + b"\n".join(good(500)),
     "a.json": ARRAY.replace(b"},", b"}],", 500).replace(b"}],", b"},", 499),
-    "a.csv": b"text\n" + b"fine\n" * 500 + b'"not closed\n' + b"lost\n" * 500,
+    "a.csv": b"text\n" + b'"fine"\n' * 500 + b'"not closed\n' + b"lost\n" * 500,
     "a.jsonl.gz": gzip.compress(b"\n".join(good(500)) + b"\n" + b"{" * 20_000 + b"\n" + b"\n".join(good(500))),
 }
 """Files in which damage has joined many records to one."""
