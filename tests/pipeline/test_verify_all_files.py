@@ -51,6 +51,8 @@ def test_every_file_is_read(dataset, tmp_path):
         shutil.copytree(dataset, copy)
         content = (copy / path).read_bytes()
         for damaged in (bytes([content[0] ^ 1]) + content[1:], content[:-1], content + b"\n", b"", None):
+            if path == "README.md" and damaged == content + b"\n":  # people write into the card
+                continue
             if damaged is None:
                 (copy / path).unlink()
             else:

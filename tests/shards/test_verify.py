@@ -36,7 +36,7 @@ def _flip(path, position):
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "emptied", "longer", "missing"])
 def test_damage_to_any_file_names_it_and_no_other(dataset, damage):
     for name in _files(dataset):
-        if name == "manifest.json":
+        if name == "manifest.json" or (name, damage) == ("README.md", "longer"):  # people write into the card
             continue
         path = dataset / name
         data = path.read_bytes()

@@ -37,7 +37,8 @@ CARD = "README.md"
 _ENDINGS = {"arrow": ".arrow", "parquet": ".parquet", "webdataset": ".tar", "jsonl": ".jsonl*"}
 _NOT_WORD = re.compile(r"\W")
 """What `datasets` allows in no name of a split."""
-_MADE_CARD = re.compile(rb"---\nconfigs: .*\n---\n")
+_CONFIGS = re.compile(rb"^configs: \[.*\]\n", re.MULTILINE)
+"""The line of a card that is ours."""
 _FAILED = "failed:"
 _NO_CHECKSUM = b'"checksum": ""'
 
@@ -421,13 +422,19 @@ def make_card(splits: Iterable[str], format: str) -> bytes:
     return b"---\nconfigs: %s\n---\n" % msgspec.json.encode(configs)  # JSON is YAML
 
 
-def is_made_card(content: bytes) -> bool:
-    """Tell whether nothing was written into a card since a run made it. What people add is theirs.
+def update_card(card: bytes, new_card: bytes) -> bytes:
+    r"""Return a card for the files of now, `new_card`, with all that people have written into it.
 
-    >>> is_made_card(make_card(["train"], "arrow")), is_made_card(make_card(["train"], "arrow") + b"# Ours")
-    (True, False)
+    >>> update_card(b"---\nconfigs: [a]\n---\n# Ours", b"---\nconfigs: [b]\n---\n")
+    b'---\nconfigs: [b]\n---\n# Ours'
     """
-    return _MADE_CARD.fullmatch(content) is not None
+    return _CONFIGS.sub(lambda _: _CONFIGS.findall(new_card)[0], card, count=1) if card else new_card
+
+
+def is_card_of(card: bytes, new_card: bytes) -> bool:
+    """Tell whether a card, to which people may have added, names the files of now."""
+    has_head = card.startswith(b"---\n") and b"\n---\n" in card
+    return has_head and _CONFIGS.search(card) is not None and update_card(card, new_card) == card
 
 
 def make_state(split: str, names: list[str], dataset_hash: str) -> bytes:

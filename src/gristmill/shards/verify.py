@@ -22,7 +22,7 @@ from gristmill.shards.derived_files import (
     CARD,
     REPORT,
     find_report_page,
-    is_made_card,
+    is_card_of,
     is_report_of,
     make_derived_files,
     make_side_files,
@@ -230,9 +230,8 @@ def _find_content_problem(folder: Location, path: str, content: bytes) -> Proble
     """Check that a small file that is derived from the manifest exists and is as it was written."""
     try:
         stored = read_stored(path_below(folder, path))
-        if path == CARD and not is_made_card(stored):
-            return None  # people describe their data there
-        if not is_report_of(stored, content) if path == REPORT else stored != content:
+        is_same = stored == content or (path == CARD and is_card_of(stored, content))
+        if not (is_report_of(stored, content) if path == REPORT else is_same):
             return Problem(path, "edited", "is not as it was written")
         page = find_report_page(stored) if path == REPORT else None
         if page is not None and (problem := _find_file_problem(folder, page)):

@@ -213,17 +213,18 @@ def test_a_saved_dataset_without_any_row_says_so(mill, tmp_path, part):
         mill.run(mill.recipe({"web": Read(read=str(tmp_path / "saved" / part))}, [WRITE]))
 
 
-def test_a_card_that_someone_has_written_into_stays(mill, tmp_path):
+def test_what_someone_has_written_into_a_card_stays(mill, tmp_path):
     sources = reads(tmp_path, web=LINES)
     mill.run(mill.recipe(sources, [WRITE]))
     card = mill.output / "README.md"
-    made = card.read_bytes()
-    card.write_bytes(made + b"# Web pages of our group\n")
+    head, configs, rest = card.read_bytes().split(b"\n", 2)
+    card.write_bytes(b"\n".join([head, b"license: mit", configs, rest + b"# Web pages of our group\n"]))
     assert open_dataset(mill.output).verify().problems == []
-    (tmp_path / "web.jsonl").write_bytes(LINES + b'{"text": "one more"}\n')
-    mill.run(mill.recipe(sources, [WRITE]), update=True)
-    assert len(open_dataset(mill.output)) == 21
-    assert card.read_bytes() == made + b"# Web pages of our group\n"
-    card.unlink()
     mill.run(mill.recipe(sources, [Split(validation=0.3), WRITE]), overwrite=True)
-    assert b"validation/" in card.read_bytes()
+    changed = card.read_bytes()
+    assert changed.startswith(b"---\nlicense: mit\nconfigs: ")
+    assert changed.endswith(b"\n---\n# Web pages of our group\n")
+    assert b"validation/" in changed
+    assert open_dataset(mill.output).verify().problems == []
+    card.write_bytes(changed.replace(b"validation/", b"other/"))
+    assert [problem.path for problem in open_dataset(mill.output).verify().problems] == ["README.md"]

@@ -30,7 +30,7 @@ from gristmill.pipeline.work_folder import (
     is_work_path,
     remove_work_folder,
 )
-from gristmill.shards.derived_files import CARD, REPORT_PAGE, is_made_card, make_derived_files
+from gristmill.shards.derived_files import CARD, REPORT_PAGE, make_derived_files, update_card
 from gristmill.shards.manifest_file import dump_manifest, load_manifest
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.commit import PendingFile, is_lease_epoch, write_file
@@ -96,10 +96,10 @@ def replace_dataset(
 
 
 def _list_side_files(root: Location, manifest: Manifest) -> dict[str, bytes]:
-    """Return the small files of a dataset that a run may replace: a card that people have written into stays."""
+    """Return the small files of a dataset. What people have written into its card stays there."""
     files, card = make_derived_files(manifest), path_below(root, CARD)
-    if card.is_file() and not is_made_card(read_stored(card)):
-        files.pop(CARD, None)
+    if CARD in files and card.is_file():
+        files[CARD] = update_card(read_stored(card), files[CARD])
     return files
 
 
