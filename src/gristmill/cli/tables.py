@@ -1,10 +1,9 @@
 """Tables and sentences on the terminal: the books, and other counts.
 
-The books in lines that fit a terminal of 80 columns, or 50 columns on a phone.
-
-One line for each step: how many records are left after it, how many are gone and, where there is room, their share.
-The reasons follow, the most frequent first. So each line follows from the one above it: records + created - gone =
-records. `details` shows all reasons, the steps of many sources and all other counts.
+The books fit a terminal of 80 columns, or 50 columns on a phone, with one line for each step: how many records are left
+after it, how many are gone and, where there is room, their share. The reasons follow, the most frequent first. So each
+line follows from the one above it: records + created - gone = records. `details` shows all reasons, the steps of many
+sources and all other counts.
 """
 
 from __future__ import annotations

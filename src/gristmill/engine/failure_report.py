@@ -1,7 +1,4 @@
-"""The record of an item that has no result.
-
-The final report on a failed item: the `Failure` that is returned, and the exception that is raised.
-"""
+"""The report on an item that has no result: the `Failure` that is returned, and the exception that is raised."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import UsageError, install_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ def load_pillow() -> ModuleType:
     except ImportError as error:
         raise UsageError(
             f"images are decoded by Pillow, which cannot be imported: {error}",
-            help="pip install 'gristmill[images]'",
+            help=install_command("images"),
         ) from error
     return PIL
 

@@ -1,9 +1,8 @@
 """Cells: every file is cut into cells by a rule that depends on the file alone.
 
 A cell is about 4 MiB of input. A task may read any number of cells without changing the output: everything downstream
-works cell by cell, so any distribution of cells to workers gives the same bytes.
-
-Functions that build the batch of a cell.
+works cell by cell, so any distribution of cells to workers gives the same bytes. The functions at the end build the
+batch of a cell.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The plan finds the columns from a sample of the members. A member whose sampled 
 text, any other one a column of bytes. A tar in which no sample has the default member `text` is a source of samples, if
 no step needs a text.
 
-Tars of a finished dataset of samples: their manifest says which column each member is.
+Of the tars of a finished dataset of samples, the manifest says which column each member is.
 """
 
 from __future__ import annotations

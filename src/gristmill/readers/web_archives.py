@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.errors import CorruptStreamError, UsageError
+from gristmill.core.errors import CorruptStreamError, UsageError, install_command
 from gristmill.core.records import ORIGIN, TEXT, TEXT_TYPE, QuarantinedRecord, make_origins
 from gristmill.readers.cells import CELL_BYTES, CellBatch, StreamDamage
 from gristmill.readers.field_types import FieldType, PlannedColumns
@@ -351,7 +351,7 @@ def _unpack_brotli(body: bytes, max_bytes: int) -> bytes:
     try:
         import brotli  # noqa: PLC0415  (few archives need it)
     except ImportError:
-        raise ValueError("the body is compressed with br: to read it, pip install 'gristmill[web]'") from None
+        raise ValueError(f"the body is compressed with br: to read it, {install_command('web')}") from None
     decompressor = brotli.Decompressor()
     try:
         unpacked: bytes = decompressor.process(body, output_buffer_limit=max_bytes + 1)

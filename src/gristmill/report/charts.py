@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import UsageError, install_command
 from gristmill.report.markup import Markup, element, escape_text, join, table
 from gristmill.storage.commit import write_file
 
@@ -299,6 +299,6 @@ def _find_renderer() -> Callable[[str], bytes]:
     except ImportError:
         raise UsageError(
             "a PNG needs the package resvg-py, which is not installed",
-            help='pip install "gristmill[pictures]", or write FILE.svg, which needs nothing',
+            help=f"{install_command('pictures')}, or write FILE.svg, which needs nothing",
         ) from None
     return lambda picture: bytes(resvg_py.svg_to_bytes(svg_string=picture, background="white"))

@@ -3,12 +3,11 @@
 They are written after the manifest: a run that is killed in between has a whole dataset, whose `report.json` holds only
 what follows from the manifest. The next run, or `gristmill report`, completes it.
 
-What a report reads of the dataset: samples of records, and the lengths and languages of documents.
-
-Samples are chosen by hashes of the dataset's own hash, so that the same dataset gives the same report, and are a few
-dozen rows. At most 64 shards and about 2 million documents are measured: of rows of tokens only the lengths and origins
-of their documents are read, of texts only the offsets. The languages of tokenized documents are looked up in the score
-files, by origin. So the cost does not grow with the dataset.
+A report reads samples of records, and the lengths and languages of documents. Samples are chosen by hashes of the
+dataset's own hash, so that the same dataset gives the same report, and are a few dozen rows. At most 64 shards and
+about 2 million documents are measured: of rows of tokens only the lengths and origins of their documents are read, of
+texts only the offsets. The languages of tokenized documents are looked up in the score files, by origin. So the cost
+does not grow with the dataset.
 """
 
 from __future__ import annotations

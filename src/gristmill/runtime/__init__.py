@@ -1,9 +1,9 @@
 """Code that is loaded at run time. Nothing here knows records or datasets.
 
 `kernels` compiles loops over numbers and caches the machine code. `functions` imports the user's functions and ships
-them to other machines, `source_code` fingerprints them, `plugins` finds what installed packages add. `loaded_content`
-keeps tokenizers and models in a process, `pandas_free` keeps pandas out of it, and `process_limits` limits one that
-tries an untrusted file. This module imports the public names of packages from their modules at first use.
+them to other machines, `source_code` fingerprints them, `plugins` finds what installed packages add. `process` is about
+one process: what stays loaded in it, and its limits while it tries an untrusted file. This module imports the public
+names of packages from their modules at first use.
 """
 
 from __future__ import annotations

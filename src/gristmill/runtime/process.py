@@ -1,19 +1,13 @@
-"""What takes long to load (tokenizers, models), kept in a process under the hash of its content.
+"""The process that code runs in: what stays loaded in it, what is kept out, and its limits.
 
-A worker runs one stage after another. What a later stage needs stays loaded, and all else is freed
-(`forget_content`). Of each kind only the last used are kept.
-
-Blocks the import of pandas in processes that do not need it.
-
-At its first conversion from or to Python objects pyarrow imports pandas if it is installed: half a second and 30 MiB
-in each worker of each stage. If that import fails once, pyarrow does not try again, except where it needs pandas
-(`to_pandas`), which still works. `pyarrow.array` would treat a pandas series like any other sequence, so this is only
-for processes that run no user code.
-
-Limits of a process that tries out an untrusted file: memory, processor time, no network.
-
-They hold for the rest of the process's life. Memory and time are limits of the kernel. On Linux a filter of system
-calls (seccomp) refuses sockets and other programs; elsewhere only the first two hold.
+* `load_once` keeps what takes long to load (tokenizers, models) under the hash of its content. A worker
+  runs one stage after another: what a later stage needs stays loaded, all else is freed. Of each kind only the last
+  used are kept.
+* pandas is kept out of processes that run no user code. pyarrow imports it at its first conversion from or to Python
+  objects: half a second and 30 MiB in each worker of each stage. If that import fails once, pyarrow does not try again,
+  except where it needs pandas (`to_pandas`), which still works.
+* A process that tries an untrusted file has limits of memory and processor time, set in the kernel for the rest of its
+  life. On Linux a filter of system calls (seccomp) also refuses sockets and other programs.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """What a character means when documents are compared: part of a word, a whole word, nothing, or a gap.
 
-Two texts that differ only in case, accents, punctuation, spacing or the width of their letters have the same words.
-One character becomes one: `ß` and ligatures are not expanded. Marks without width are ignored in all scripts, also if
-they are vowels. Digits stay as they are: texts with other numbers say something else. In scripts that are written
-without spaces (those of `quality/character_classes.py`) each letter is a word, and all marks are ignored. See decision
-11 for the numbers.
+Two texts that differ only in case, accents, punctuation, spacing or the width of their letters have the same words. One
+character becomes one: `ß` and ligatures are not expanded. Marks without width are ignored in all scripts, also if they
+are vowels. Digits stay as they are: texts with other numbers say something else. In scripts that are written without
+spaces (those of `quality/character_classes.py`) each letter is a word, and all marks are ignored. See decision 11 for
+the numbers.
 
 The table has an entry for each code point that has a character class: 820 KiB, of which a text uses a few cache lines,
 made in about 50 ms, once in a process. Code points beyond it are ignored: they are marks, tags and private use. It
 follows the Unicode version of Python, which is part of every fingerprint.
 
-Where the words of one text begin and end: the words that the kernels hash, for the few texts whose words are shown.
-
-A few array operations for each text, 50 µs for a short one, about 20 MB/s; the kernels, which only count and hash, are
+`find_word_spans` says where the words that the kernels hash begin and end, for the few texts whose words are shown: a
+few array operations for each text, 50 µs for a short one, about 20 MB/s; the kernels, which only count and hash, are
 ten times as fast.
 """
 

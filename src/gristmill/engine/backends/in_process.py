@@ -1,6 +1,7 @@
-"""Everything in the calling thread: for debugging, for small jobs, and as the reference for all other backends.
+"""The backends of the calling process.
 
-Worker threads of the calling process: for functions that wait, or that release the interpreter lock.
+`serial` does everything in the calling thread: for debugging, for small jobs, and as the reference for all other
+backends. `threads` is for functions that wait, or that release the interpreter lock.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.errors import ClusterError, UsageError
+from gristmill.core.errors import ClusterError, UsageError, install_command
 from gristmill.core.quantities import format_duration
 from gristmill.engine.ray_workers import actor_shell
 from gristmill.engine.worker.recorder import EMPTY_NOTE
@@ -288,7 +288,7 @@ def _import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise UsageError('the backend "ray" needs Ray', help="pip install 'gristmill[ray]'") from error
+        raise UsageError('the backend "ray" needs Ray', help=install_command("ray")) from error
 
 
 @cache

@@ -1,15 +1,14 @@
 """The protocol of barriers: what happens between two stages, when all records of the first have been seen.
 
 A global step ends a stage. `execution.py` gathers the sources that come to the same step, makes the step's barrier
-(`table.py`), and asks it once for the units of the next stage. A barrier may run separate tasks; each leaves a receipt,
-so a run that was killed resumes between them. All barriers act on training records; records of other splits pass as
-they are. Barriers that edit texts find the batch of each note, and replace texts, with the two functions at the end.
+(from the table below), and asks it once for the units of the next stage. A barrier may run separate tasks; each leaves
+a receipt, so a run that was killed resumes between them. All barriers act on training records; records of other splits
+pass as they are. Barriers that edit texts find the batch of each note, and replace texts, with the two functions at the
+end.
 
-To add a global step, write its step file, its barrier file, and one line in `table.py`.
-
-The table of barriers: the only place that knows which barrier belongs to which global step.
-
-The barrier of a step from an installed package is the package's entry point of the same name in `gristmill.barriers`.
+The table is the only place that knows which barrier belongs to which global step. To add a step, write its step file,
+its barrier file, and one line here. The barrier of a step from an installed package is the package's entry point of the
+same name in `gristmill.barriers`.
 """
 
 from __future__ import annotations

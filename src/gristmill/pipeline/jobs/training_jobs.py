@@ -1,6 +1,7 @@
-"""Jobs around a tokenizer: train one on the texts of any source, try one on texts, or a chat template on chats.
+"""Jobs that train or try something on the texts of sources.
 
-Training a classifier on the texts of two sources, with some held out to tell how good it is.
+A tokenizer is trained on the texts of any source, or tried on texts, and a chat template on chats. A classifier is
+trained on the texts of two sources, with some held out to tell how good it is.
 """
 
 from __future__ import annotations

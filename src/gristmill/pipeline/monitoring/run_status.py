@@ -1,6 +1,6 @@
 """The state of a run as data: what every view of it shows, what the work folder holds, what the events log repeats.
 
-Replays a run from its log of events: each event changes the status, which is shown when its time comes.
+The log replays a run: each event changes the status, which is shown when its time comes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Gristmill's own, plain local JSONL or text of at most 8 MiB. A marker in the wor
 way. A run that finds the marker of one that died works in processes, where a record that kills is found and
 quarantined.
 
-The stores that a recipe names: their options are checked, and chosen for every bucket in it.
+The stores that a recipe names are placed here as well: their options are checked, and chosen for every bucket in it.
 """
 
 from __future__ import annotations

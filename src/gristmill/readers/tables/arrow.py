@@ -5,9 +5,8 @@ A cell is as many whole record batches as hold about 4 MiB; a larger batch is cu
 Local files are mapped into memory, so batches before a range cost only their headers, and pages are released after each
 cell. Remote files are streams: for a range, everything before it is read too.
 
-Dictionaries of string views, as polars writes categories: pyarrow can neither make nor decode them.
-
-Their values become plain strings, so that no other module has to handle them.
+polars writes categories as dictionaries of string views, which pyarrow can neither make nor decode. Their values become
+plain strings, so that no other module has to handle them.
 """
 
 from __future__ import annotations

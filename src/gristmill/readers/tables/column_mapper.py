@@ -6,10 +6,9 @@ Types are those of the files, without encodings: dictionaries and views become p
 A column that the recipe names must have one type in all files. Other columns that the plan has seen stay columns, of
 JSON text if files disagree; the rest goes to `other_fields`.
 
-Columns of bytes in tables: plain ones, and the images and sounds of Hugging Face datasets, which are structs.
-
-Such a struct has the fields `bytes` and `path`. Here its bytes are the column, and the name of the file that they were
-read from is the column `<name>_path`. A row with a path and no bytes refers to a file elsewhere: it is quarantined.
+Images and sounds of Hugging Face datasets are structs with the fields `bytes` and `path`. Here their bytes are the
+column, and the name of the file that they were read from is the column `<name>_path`. A row with a path and no bytes
+refers to a file elsewhere: it is quarantined.
 """
 
 from __future__ import annotations

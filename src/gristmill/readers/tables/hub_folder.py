@@ -1,14 +1,13 @@
-"""A dataset repository of the Hugging Face Hub, downloaded or at `hf://`: which of its files are in which split.
+"""Folders that Hugging Face's tools write: which of their files are in which split, found without these tools.
 
-Its card, the YAML at the head of README.md, may say so under `configs`; else files named
-`data/NAME-00000-of-00001.parquet`, as `push_to_hub` writes them, are in the split NAME. No other name makes a split. A
-card is untrusted: it is read up to 4 MiB, and its patterns only choose among the listed files.
+A repository of the Hub, downloaded or at `hf://`: its card, the YAML at the head of README.md, may say so under
+`configs`; else files named `data/NAME-00000-of-00001.parquet`, as `push_to_hub` writes them, are in the split NAME. No
+other name makes a split. A card is untrusted: it is read up to 4 MiB, and its patterns only choose among the listed
+files.
 
-Folders written by `datasets`' `save_to_disk`, read without that package.
-
-A dataset is a folder with `state.json`, which names its Arrow files; a DatasetDict is a folder with
-`dataset_dict.json`, which names folders of datasets. Other files in them (caches of earlier maps, descriptions) are not
-data.
+The output of `save_to_disk`: a dataset is a folder with `state.json`, which names its Arrow files; a DatasetDict is a
+folder with `dataset_dict.json`, which names folders of datasets. Other files in them (caches of earlier maps,
+descriptions) are not data.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A dataset is opened by its manifest alone; a shard is opened when one of its row
 documents and the score files, about 200 bytes a document. Small files are read at once, so that each document is shown
 with its scores.
 
-Where the documents of a dataset came from: a key for each document, and the row of a document by its origin.
+Documents are found by where they came from: each has a key, made of its origin.
 """
 
 from __future__ import annotations

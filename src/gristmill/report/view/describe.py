@@ -3,10 +3,9 @@ r"""Records as plain data for a page or a terminal: turns of chats, text, pictur
 Two texts or two lists of tokens become pieces for two sides. What is equal at the beginning and the end is found first.
 Only the rest is compared word by word, and only if it is short: the time grows with the square of its length.
 
-A described row as lines of styled text for a terminal.
-
-Nothing in the data reaches the terminal as it is: control characters, also those that turn the direction of a text, are
-shown as their code (`\x1b`), so that no record can move the cursor or change the window's title.
+A described row also becomes lines of styled text for a terminal. Nothing in the data reaches the terminal as it is:
+control characters, also those that turn the direction of a text, are shown as their code (`\x1b`), so that no record
+can move the cursor or change the window's title.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.checks import check_choice
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import UsageError, install_command
 from gristmill.core.records import TEXT, TEXT_TYPE, Records, StepResult, count_dropped
 from gristmill.core.step import LocalStep, StepKernel
 from gristmill.steps.edit_columns import put_columns
@@ -197,7 +197,7 @@ def _load_resiliparse(step: Html) -> Callable[[str], str]:
     try:
         from resiliparse.extract.html2text import extract_plain_text  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError("html needs the package resiliparse", help="pip install 'gristmill[web]'") from error
+        raise UsageError("html needs the package resiliparse", help=install_command("web")) from error
     return partial(
         extract_plain_text,
         preserve_formatting=step.formatting,
@@ -213,7 +213,7 @@ def _load_trafilatura(step: Html) -> Callable[[str], str]:
         import trafilatura  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(
-            "html: extractor: trafilatura needs the package of that name", help="pip install 'gristmill[trafilatura]'"
+            "html: extractor: trafilatura needs the package of that name", help=install_command("trafilatura")
         ) from error
     # Its errors are about single pages, which are dropped and counted as empty.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pyarrow.compute as pc
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import UsageError, install_command
 from gristmill.core.records import TEXT
 from gristmill.core.step import Finding, LocalStep
 from gristmill.steps.edit_columns import edit_texts, find_matches
@@ -128,7 +128,5 @@ def _import_ftfy() -> Any:
     try:
         import ftfy  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError(
-            "normalize: fix_encoding needs the package ftfy", help="pip install 'gristmill[web]'"
-        ) from error
+        raise UsageError("normalize: fix_encoding needs the package ftfy", help=install_command("web")) from error
     return ftfy

@@ -1,7 +1,4 @@
-"""`render` as it is written in recipes.
-
-`render` after planning: nothing is left to look up.
-"""
+"""`render`: the step as it is written in recipes, and after planning, when nothing is left to look up."""
 
 from __future__ import annotations
 

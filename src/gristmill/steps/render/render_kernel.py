@@ -1,12 +1,12 @@
 """Chats to text in a worker: each record is decoded, rendered to one or more texts, and kept in buffers only.
 
-Records that are chats of nothing but roles and contents: recognised while they are decoded.
+Chats of nothing but roles and contents are recognised while they are decoded. The keys of the first records decide a
+struct, into which msgspec decodes the others without a dict in between. A record that does not fit, by a key or by a
+type, is decoded as usual, and so is one with a key that has a meaning for chats; it is plain if nothing but roles and
+contents is left of it. So no record is read differently from what it is.
 
-The keys of the first records decide a struct, into which msgspec decodes the others without a dict in between. A record
-that does not fit, by a key or by a type, is decoded as usual, and so is one with a key that has a meaning for chats; it
-is plain if nothing but roles and contents is left of it. So no record is read differently from what it is.
-
-Comparison of what a traced template makes of a record with what Jinja makes of it. A difference ends the run.
+Of some records, what a traced template makes of them is compared with what Jinja makes of them. A difference ends the
+run.
 """
 
 from __future__ import annotations

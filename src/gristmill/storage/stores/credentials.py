@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gristmill.core.checks import check_choice
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import UsageError, install_command
 from gristmill.storage.urls import OBJECT_STORES, find_bucket, find_protocol, redact
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _make_google_provider() -> Any:
         import google.auth  # noqa: PLC0415  (only for Google)
         from obstore.auth.google import GoogleCredentialProvider  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError(f"gs:// needs a package: {error}", help="install gristmill[gcs]") from error
+        raise UsageError(f"gs:// needs a package: {error}", help=install_command("gcs")) from error
     # The key of a service account gets no token without a scope.
     credentials, _ = google.auth.default(scopes=[_GOOGLE_SCOPE])
     return GoogleCredentialProvider(credentials)
@@ -167,7 +167,7 @@ def _open_session(options: StorageOptions) -> Any:
     try:
         import botocore.session  # noqa: PLC0415  (only for S3)
     except ImportError as error:
-        raise UsageError(f"s3:// needs a package: {error}", help="install gristmill[s3]") from error
+        raise UsageError(f"s3:// needs a package: {error}", help=install_command("s3")) from error
     session = botocore.session.Session(profile=options.profile)
     session.get_scoped_config()  # raises for a profile that does not exist
     return session

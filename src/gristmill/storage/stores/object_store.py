@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
-from gristmill.core.errors import StoreRefusedError, UsageError
+from gristmill.core.errors import StoreRefusedError, UsageError, install_command
 from gristmill.storage.stores.base import PIECE_BYTES, ObjectChangedError, ObjectExistsError, StoredObject
 from gristmill.storage.stores.credentials import choose_settings, open_s3_client
 from gristmill.storage.stores.ranged_stream import RangedStream
@@ -256,7 +256,7 @@ class ObjectStore:
         except ImportError as error:
             raise UsageError(
                 f"{self._root}: {self._protocol}:// needs a package: {error}",
-                help=f"install gristmill[{_EXTRAS[self._protocol]}]",
+                help=install_command(_EXTRAS[self._protocol]),
             ) from error
         return obstore
 

@@ -1,6 +1,6 @@
 r"""The answers of a conversation in its rendered text, and why they may not be found.
 
-Where an answer begins: where the prompt for it ends in the rendering, even if the two do not agree to the end.
+An answer begins where the prompt for it ends in the rendering, even if the two do not agree to the end:
 
     prompt:     <|user|>2+2?<|end|><|assistant|><think>\n
     rendering:  <|user|>2+2?<|end|><|assistant|>4<|end|>
@@ -9,12 +9,11 @@ Where an answer begins: where the prompt for it ends in the rendering, even if t
 A comparison by characters alone would be wrong where an answer happens to begin like the rest of the prompt, or where
 the two part in the middle of a token: then the start snaps back to the token's own start.
 
-Conversations with marks instead of what was said, and what a template writes between the marks.
-
-`user: "2+2?"` becomes `user: "«0»"` (« » are two characters that Unicode will never assign). A template writes a mark
-wherever it would write the message, so the marks in its output show which text is a message and which is its own. A
-template that looks into contents may write a marked conversation differently; therefore the messages are put back, and
-only if that gives the real rendering are the marks believed.
+Answers are found in conversations with marks instead of what was said: `user: "2+2?"` becomes `user: "«0»"` (« » are
+two characters that Unicode will never assign). A template writes a mark wherever it would write the message, so the
+marks in its output show which text is a message and which is its own. A template that looks into contents may write a
+marked conversation differently; therefore the messages are put back, and only if that gives the real rendering are the
+marks believed.
 """
 
 from __future__ import annotations

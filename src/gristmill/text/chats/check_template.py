@@ -1,8 +1,7 @@
 """Checks of a chat template on real chats, for the faults that silently ruin training.
 
-Problems stop a run, and each says what to do. Notes are printed with the plan.
-
-A tally of the answers in a sample: how many are lost, by kind, and for how many the prompt differs.
+Problems stop a run, and each says what to do. Notes are printed with the plan. A tally counts the answers of a sample:
+how many are lost, by kind, and for how many the prompt differs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The environment of chat templates, with the same settings, filters and globals as in transformers.
+"""The environment of chat templates: the settings, filters and globals of transformers, limits for untrusted ones.
 
 A template is code that came with a model. It runs in Jinja's immutable sandbox: no attributes that begin with an
 underscore, no files, no network, no changes to its arguments.
 
-Limits for untrusted templates: CPU time per record, and memory beyond what the process already uses.
-
-A template is a program that came with a model. `{{ 9**(9**9) }}` takes hours, `{{ 'a'|center(10**10) }}` ten
-gigabytes, and Jinja computes both while it compiles. So untrusted templates run in worker processes, or where the
-caller asked for the backend `serial`, under three limits:
+It can still ask for too much: `{{ 9**(9**9) }}` takes hours, `{{ 'a'|center(10**10) }}` ten gigabytes, and Jinja
+computes both while it compiles. So untrusted templates run in worker processes, or where the caller asked for the
+backend `serial`, under three limits:
 
 * memory: the kernel's limit on data (Linux), so that an allocation fails with `MemoryError`;
 * CPU time of the thread: a timer fires once a second and raises `TemplateTimeout` between two bytecodes;

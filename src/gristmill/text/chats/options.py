@@ -1,6 +1,5 @@
-"""The options that decide how conversations become examples.
-
-What becomes of one record: its examples, what was dropped and why, and counts.
+"""The options that decide how conversations become examples, and what becomes of one record: its examples, what was
+dropped and why, and counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 r"""Reasoning in answers: where a record keeps it, and the tags with which prompts and templates surround it.
 
-The last answer of a conversation as the model will write it: after the prompt that it will see.
-
-A rendered conversation need not hold what the prompt holds. Some templates open a thought in the prompt only:
+The last answer of a conversation is trained as the model will write it: after the prompt that it will see. A rendered
+conversation need not hold what the prompt holds. Some templates open a thought in the prompt only:
 
     prompt:     …<|assistant|><think>\n
     rendering:  …<|assistant|>4<|end|>

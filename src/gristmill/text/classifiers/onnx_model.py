@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from gristmill.core.errors import UsageError
+from gristmill.core.errors import UsageError, install_command
 from gristmill.text.tokenizers.files import TokenizerFiles  # noqa: TC001  (msgspec reads it)
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _start_session(content: bytes) -> Any:
     try:
         import onnxruntime  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError("ONNX models need onnxruntime", help="pip install 'gristmill[onnx]'") from error
+        raise UsageError("ONNX models need onnxruntime", help=install_command("onnx")) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4

@@ -6,11 +6,10 @@ nothing waits for the last unit. Tasks sign only streams that were written witho
 Takes 32 bytes of disk for each document, 20 for its digest, and for each with a signature 108 for the sketch and 216
 for the keys of its bands (with 18 bands of 6 rows).
 
-The documents of `against`, never written to the output: signed here, or by the run that made their dataset.
-
-Files are read into the work folder like those of any source. Of a dataset with kept signatures no text is read or
-signed: their files are copied into the work folder, about 370 bytes a document, and checked on the way. Texts are then
-read from the shards only where pairs have to be verified, and only the cells that hold them.
+The documents of `against`, which are never written to the output, are signed here, or by the run that made their
+dataset. Files are read into the work folder like those of any source. Of a dataset with kept signatures no text is read
+or signed: their files are copied into the work folder, about 370 bytes a document, and checked on the way. Texts are
+then read from the shards only where pairs have to be verified, and only the cells that hold them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ A task writes its own to a file next to its quarantine. When all tasks are done,
 step and reason. Samples are the records with the lowest hashes of their origins, so they depend neither on tasks nor on
 workers.
 
-Positions in input files as one word, `SOURCE:FILE@POSITION`.
-
-Files of dropped and quarantined records hold such words, and `gristmill explain` and `trace` accept them.
+A line names its record by one word, `SOURCE:FILE@POSITION`, which `gristmill explain` and `trace` accept. Files of
+quarantined records hold such words, too.
 """
 
 from __future__ import annotations

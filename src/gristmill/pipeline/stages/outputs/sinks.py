@@ -2,9 +2,7 @@
 
 A `RecordSink` writes one block for each cell. What kind of file the blocks are in is chosen by who opens it: streams
 that a later stage reads, whole shards, or bare blocks that are joined later. Rows of packed tokens are the exception:
-they are made when all documents of a unit are there (`packing`).
-
-Packing: the tokenized documents of a unit become rows when all of them are there.
+a `PackingSink` makes them when all documents of a unit are there.
 
 A unit keeps back the documents of its emptiest rows (best fit) or of its last one (concat): its leftovers. The
 leftovers of all units of a source are packed once more, unit by unit in order, into the source's last shards. So
