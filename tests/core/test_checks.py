@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -60,3 +63,31 @@ def test_only_bools_are_bools(value):
 def test_texts_that_are_no_sizes_are_refused(value):
     with pytest.raises(UsageError, match="slice_bytes must be"):
         parse_byte_size("slice_bytes", value)
+
+
+THREADS = """
+import sys, threading, msgspec
+from gristmill.core.checks import describe_type
+sys.setswitchinterval(1e-6)
+
+def use(kind, barrier):
+    barrier.wait()
+    try:
+        msgspec.json.decode(b'{"a": 1}', type=describe_type(kind))
+    except msgspec.ValidationError:
+        pass
+
+for trial in range(400):
+    kind = int
+    for depth in range(12):
+        kind = msgspec.defstruct(f"S{depth}", [("a", kind), ("b", dict[str, kind]), ("c", list[kind])])
+    barrier = threading.Barrier(4)
+    threads = [threading.Thread(target=use, args=(kind, barrier)) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+"""
+
+
+def test_threads_may_use_a_type_for_the_first_time_together():
+    ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Checks of what callers pass: names against the valid ones, numbers of any library as Python's.
+"""Checks of what callers pass: names against the valid ones, numbers of any library as Python's, data against types.
 
 A wrong name is refused with the nearest valid one. Lookalikes of numbers are refused: to Python `True` is an int and
 7.0 equals 7, and NumPy truncates 1.9 to 1. Each would select a row that no one meant.
@@ -10,7 +10,10 @@ import math
 import numbers
 import operator
 import re
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from gristmill.core.errors import UsageError
 
@@ -21,6 +24,8 @@ MAX_COUNT = 1 << 62
 """The largest number of rows, tokens or steps. The sum of two still fits 64 bits."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What may control a terminal, or turn the direction of the text around it; not line ends and tabs."""
+T = TypeVar("T")
+_FIRST_USE = Lock()
 _SIZES = {"": 1} | {
     f"{letter}{unit}": base**power
     for power, letter in enumerate("KMGTP", 1)
@@ -35,6 +40,17 @@ def escape_controls(text: str) -> str:
     a\x1b[2J.jsonl
     """
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def describe_type(kind: type[T]) -> type[T]:
+    """Let msgspec work out the fields of a type, in one thread at a time, and return the type.
+
+    msgspec does so when it first decodes or converts to a type, and keeps the result with its structs. A second thread
+    that needs one of them meanwhile reads what is not complete, which ends the process (msgspec 0.22).
+    """
+    with _FIRST_USE:
+        msgspec.json.Decoder(kind)
+    return kind
 
 
 def find_nearest(name: str, valid_names: Iterable[str]) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from gristmill import steps
-from gristmill.core.checks import find_nearest, parse_byte_size, parse_count
+from gristmill.core.checks import describe_type, find_nearest, parse_byte_size, parse_count
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import AUTO, Recipe, RunSettings, Source
 from gristmill.core.step import GlobalStep, LocalStep, Step, check_choices
@@ -213,7 +213,7 @@ class _RecipeReader:
         try:
             if isinstance(target_type, type) and issubclass(target_type, Step):
                 check_choices(target_type, value)
-            return msgspec.convert(value, target_type)
+            return msgspec.convert(value, describe_type(target_type))
         except UsageError as error:
             raise self._locate_step_error(path, value, error) from error
         except msgspec.ValidationError as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from gristmill.core.checks import describe_type
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.shards.canonical import STREAM_END, read_mapped_batches, stream_block, stream_header
 from gristmill.shards.manifest import FORMAT_VERSION, Manifest
@@ -95,6 +96,7 @@ def parse_manifest(data: bytes, file: str | Location) -> Manifest:
 def _read_listed_shards(file: StoredFile, folder: Location) -> dict[str, dict[str, list[Shard]]]:
     """Read the shards from the file that lists them, which may come from anywhere."""
     splits: dict[str, dict[str, list[Shard]]] = {}
+    describe_type(Shard)
     try:
         for line in read_shard_list(file.copy_below(folder), file.xxh3):
             split, source = (msgspec.convert(line.pop(name), StoredName) for name in ("split", "source"))

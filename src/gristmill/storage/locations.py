@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 
+from gristmill.core.checks import describe_type
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.storage.stores.retries import wait_clock
 from gristmill.storage.urls import find_protocol, local_path, refuse_secrets
@@ -195,7 +196,7 @@ def decode_stored(data: bytes, kind: type[T], path: str | os.PathLike[str], *, h
         DamagedDatasetError: It is not JSON of this kind, or names a path outside of its folder.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=describe_type(kind))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = str(error)
         if repr(_PART)[1:-1] in problem:

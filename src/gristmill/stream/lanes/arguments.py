@@ -17,6 +17,7 @@ from gristmill.core.checks import (
     check_real_number,
     check_seed,
     check_whole_number,
+    describe_type,
 )
 from gristmill.core.errors import UsageError
 from gristmill.stream.collate import Collate
@@ -311,7 +312,7 @@ def _parse_tokenize(value: Any) -> TokenizeTexts:
         return value
     settings = {"tokenizer": value} if isinstance(value, str) else value
     try:
-        parsed = msgspec.convert(settings, TokenizeTexts)
+        parsed = msgspec.convert(settings, describe_type(TokenizeTexts))
     except msgspec.ValidationError as error:
         raise UsageError(
             f"tokenize: {error}",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import xxhash
 
-from gristmill.core.checks import MAX_COUNT
+from gristmill.core.checks import MAX_COUNT, describe_type
 from gristmill.core.errors import UsageError
 from gristmill.order import ORDER_VERSION
 from gristmill.stream.lanes.mixing import COUNTS
@@ -229,7 +229,7 @@ def make_state(
 def parse_state(state: Mapping[str, Any]) -> StreamState:
     """Parse a saved state, perhaps from JSON."""
     try:
-        parsed = msgspec.convert(dict(state), StreamState)
+        parsed = msgspec.convert(dict(state), describe_type(StreamState))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise UsageError(f"this is not the state of a stream: {error}") from None
     if not 0 <= parsed.row <= MAX_COUNT:
