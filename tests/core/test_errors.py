@@ -1,12 +1,17 @@
 """Every error survives the way from a worker, is what Python would raise, and says what to do."""
 
 import pickle
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from gristmill.core import errors
 from gristmill.core.errors import GristmillError, OutOfMemoryError, UsageError
 
+TOP = Path(__file__).parents[2]
+EXTRA = r"install_command\([\"'](\w+)[\"']\)"
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, GristmillError)]
 
 
@@ -31,3 +36,10 @@ def test_an_error_is_caught_as_the_one_of_python():
         raise UsageError("it broke")
     with pytest.raises(MemoryError):
         raise OutOfMemoryError("it broke")
+
+
+def test_extras_that_errors_name_exist():
+    extras = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {extra for path in (TOP / "src").rglob("*.py") for extra in re.findall(EXTRA, path.read_text())}
+    assert named
+    assert named <= set(extras)

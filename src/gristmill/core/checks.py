@@ -13,8 +13,6 @@ import re
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from gristmill.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +46,8 @@ def describe_type(kind: type[T]) -> type[T]:
     msgspec does so when it first decodes or converts to a type, and keeps the result with its structs. A second thread
     that needs one of them meanwhile reads what is not complete, which ends the process (msgspec 0.22).
     """
+    import msgspec  # noqa: PLC0415  (`gristmill --help` needs none)
+
     with _FIRST_USE:
         msgspec.json.Decoder(kind)
     return kind

@@ -38,8 +38,6 @@ The message comes first and context as keywords, so that an error survives pickl
 
 from __future__ import annotations
 
-from functools import cache
-
 
 class GristmillError(Exception):
     """Base of all errors raised on purpose: what happened, what to do (`help`), and where (`context`).
@@ -206,26 +204,5 @@ class BooksError(StoppedError):
 
 
 def install_command(extra: str) -> str:
-    """Write the command that installs an extra, from where this package was installed: a clone, or an index by name.
-
-    >>> install_command("ray").endswith('[ray]"')
-    True
-    """
-    return f'pip install "{_find_installed_from()}[{extra}]"'
-
-
-@cache
-def _find_installed_from() -> str:
-    """Find the folder or URL in this package's metadata (PEP 610); the name of the package if it came from an index."""
-    import json  # noqa: PLC0415  (all three only after an error)
-    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
-    from urllib.parse import unquote, urlsplit  # noqa: PLC0415
-
-    try:
-        origin = distribution("gristmill").read_text("direct_url.json")
-    except PackageNotFoundError:
-        return "gristmill"
-    if origin is None:
-        return "gristmill"
-    url = str(json.loads(origin)["url"])
-    return unquote(urlsplit(url).path) if url.startswith("file:") else f"gristmill @ {url}"
+    """Write the command that installs an extra. No package index has this project yet, so it names the clone."""
+    return f"in the clone of Gristmill: pip install '.[{extra}]'"

@@ -97,7 +97,7 @@ def test_a_missing_extractor_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "trafilatura", None)
     with pytest.raises(UsageError, match="trafilatura") as error:
         Html(extractor="trafilatura").resolve(".")
-    assert "gristmill[trafilatura]" in error.value.help
+    assert ".[trafilatura]" in error.value.help
 
 
 @pytest.mark.parametrize("keys", [{"main_content": False}, {"formatting": False}, {"alt_texts": True}])
