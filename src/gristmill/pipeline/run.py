@@ -235,6 +235,15 @@ def _find_finished(plan: Plan, options: RunOptions) -> Manifest | None:
     return None
 
 
+def describe_finished(plan: Plan) -> str | None:
+    """Describe the dataset in the output: that it is up to date, or why it is not; None if there is none."""
+    manifest = journal.find_manifest(plan.output)
+    if manifest is None:
+        return None
+    change = _describe_change(plan, manifest)
+    return "up to date" if change is None else change
+
+
 def _find_read_only(plan: Plan, options: RunOptions) -> Manifest:
     """Find the dataset in a folder that cannot be written. No one can change it, so looking at it needs no lock."""
     manifest = journal.find_manifest(plan.output)

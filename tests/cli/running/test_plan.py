@@ -59,6 +59,11 @@ def test_an_estimate(tmp_path):
     assert not (tmp_path / "out").exists()
     text = CliRunner().invoke(plan_command, [recipe, "--cluster", "2x8"]).stdout
     assert "on 2 nodes with 8 cores each: about" in text
+    words = [recipe, "--cluster", "32x32", "--size", "10TB", "--price", "core_hour=0.04", "--json"]
+    large = json.loads(CliRunner().invoke(plan_command, words).stdout)["cluster"]
+    assert large["input_bytes"] == 10**13
+    assert large["costs"]["core_hour"] > 0
+    assert isinstance(CliRunner().invoke(plan_command, [recipe, "--size", "10TB"]).exception, UsageError)
 
 
 def test_a_sample_that_is_too_small(tmp_path):
@@ -66,3 +71,12 @@ def test_a_sample_that_is_too_small(tmp_path):
     result = CliRunner().invoke(plan_command, [recipe, "--cluster", "2x8", "--limit", "5"])
     assert isinstance(result.exception, UsageError)
     assert "--limit takes more records" in str(result.exception)
+
+
+def test_the_plan_says_why_a_dataset_is_not_up_to_date(gristmill, tmp_path):
+    recipe = write_recipe(tmp_path, "[length: {min_chars: 3}]")
+    gristmill("run", recipe)
+    assert json.loads(gristmill("plan", recipe, "--json").out)["finished"] == "up to date"
+    out = gristmill("plan", recipe, "--set", "steps.0.length.min_chars=4").out
+    assert "min_chars was 3, is 4" in " ".join(out.split())
+    assert "--update" in out

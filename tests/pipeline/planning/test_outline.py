@@ -1,7 +1,5 @@
 """What limits the number of workers, and how much memory a run will need.
 
-Hours, tasks and requests on a cluster.
-
 What a notebook shows of a plan and of a result: short, whole, and harmless.
 """
 
@@ -11,18 +9,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill import steps
-from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes
 from gristmill.core.recipe import Recipe
 from gristmill.engine import machine as resources
 from gristmill.pipeline.planning import outline as expected_memory
-from gristmill.pipeline.planning.outline import ExpectedMemory, Outline, estimate_cluster, expect_memory, parse_cluster
+from gristmill.pipeline.planning.outline import ExpectedMemory, Outline, expect_memory
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.pipeline.planning.units import UnitLayout
 from gristmill.readers.read import Read
@@ -197,44 +193,6 @@ def test_a_real_run_in_this_process_stays_near_what_is_expected(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     expected, peak = map(int, done.stdout.split())
     assert expected / 2 < peak < expected * 2
-
-
-TB = 10**12
-
-
-def outline(num_bytes, num_stages=1):
-    source = SimpleNamespace(
-        num_bytes=num_bytes,
-        unpacked_bytes=2 * num_bytes,
-        stages=[["tokenize"]] * num_stages,
-        stored_bytes=lambda stage: 2 * num_bytes,
-    )
-    return SimpleNamespace(sources=[source], needed_bytes=3 * num_bytes)
-
-
-def test_work_is_shared_by_all_cores():
-    small, large = (estimate_cluster(outline(5 * TB), nodes, 32, 25e6) for nodes in (16, 64))
-    assert large.core_hours == small.core_hours == pytest.approx(10 * TB / 25e6 / 3600)
-    assert small.hours == pytest.approx(4 * large.hours)
-    assert large.hours == pytest.approx(large.core_hours / 2048)
-
-
-def test_stages_add_tasks_and_requests():
-    one, two = (estimate_cluster(outline(TB, num_stages), 4, 8, 40e6) for num_stages in (1, 2))
-    assert two.tasks == 2 * one.tasks
-    assert two.read_requests > one.read_requests
-
-
-def test_small_inputs_do_not_use_all_cores():
-    estimate = estimate_cluster(outline(1 << 20), 64, 32, 1e6)
-    assert estimate.tasks == 1
-    assert estimate.hours == estimate.core_hours
-
-
-@pytest.mark.parametrize("text", ["64", "x32", "0x4", "4x0", "64X32", "-1x2", "9999999x1"])
-def test_wrong_clusters(text):
-    with pytest.raises(UsageError, match="NODESxCORES"):
-        parse_cluster(text)
 
 
 class Tags(HTMLParser):

@@ -1,9 +1,6 @@
 """The plan of one source: stages, units and tasks."""
 
-from tests.pipeline.planning.test_outline import outline
-
 from gristmill.core.recipe import Recipe
-from gristmill.pipeline.planning.outline import estimate_cluster
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.readers.read import Read
 from gristmill.steps.length import Length
@@ -30,15 +27,3 @@ def test_a_large_file_has_several_units_and_smaller_slices_more_tasks(tmp_path):
     assert (whole.num_units, whole.num_tasks) == (3, 3)
     assert cut.num_units == 3
     assert 8 <= cut.num_tasks <= 10
-
-
-TB = 10**12
-
-
-def test_tasks_are_large_enough_for_the_driver():
-    """Units of 64 MiB at 40 MB a second feed 4,480 workers, larger ones 10,000."""
-    for nodes, unit_bytes in ((1, 64 << 20), (50, 64 << 20), (140, 64 << 20), (313, 1 << 30)):
-        estimate = estimate_cluster(outline(500 * TB), nodes, 32, 40e6, unit_bytes)
-        assert estimate.driver_hours <= estimate.hours
-        assert "cannot feed" not in str(estimate)
-    assert "cannot feed" in str(estimate_cluster(outline(500 * TB), 1000, 32, 40e6))

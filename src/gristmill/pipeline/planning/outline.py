@@ -1,8 +1,7 @@
 """The outline of a plan: what a run will do and need, in numbers, printed as a tree, or as HTML for a notebook.
 
 All are estimates, which shape no bytes. Sizes that only the run can know (what a compressed file unpacks to, how much
-the filters leave) are estimated from above: nothing is filtered, and text unpacks to four times its size. For a cluster
-every core is assumed to be as fast as one here on the first records of each source, and storage to be fast enough.
+the filters leave) are estimated from above: nothing is filtered, and text unpacks to four times its size.
 
 A worker takes what its imports take, one cell with its batches, and what each step says that it holds
 (`Step.expected_bytes`), or in a barrier's tasks `GlobalStep.expected_barrier_bytes`. The stage that needs most decides,
@@ -15,16 +14,13 @@ took 89 to 410, where 200 to 401 are expected.
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.engine.machine import count_usable_workers, read_memory_available
-from gristmill.pipeline.planning.units import UnitLayout, choose_cut, choose_tasks_per_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,15 +37,6 @@ _WORKER_BYTES = 138 << 20
 _PARENT_BYTES = 200 << 20
 _WORKERS_SHARE = 0.8
 """The share of the free memory that workers may take; the engine leaves the same to others."""
-_RANGE_BYTES = 4 << 20
-"""The bytes of one request to read."""
-_PART_BYTES = 8 << 20
-"""The bytes of one request to write."""
-_REQUESTS_A_TASK = 2
-"""Requests of a task besides those for data: one to begin an upload, one to complete it."""
-_DRIVER_SECONDS_A_TASK = 0.00015
-_DRIVER_SECONDS_A_MESSAGE = 0.0006
-"""Measured with `benchmarks/cluster.py`: a unit, its task and its receipt; a call through Ray and its answer."""
 _HEADS = ("step", "records in", "created", "out", "dropped", "quarantined", "reasons")
 
 
@@ -254,90 +241,6 @@ def expect_memory(
         limited_by=smallest,
         worker_bytes=worker_bytes,
         parent_bytes=_PARENT_BYTES + loaded,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterEstimate:
-    """The cost of a run on a cluster."""
-
-    nodes: int
-    cores: int
-    """Cores of a node."""
-    bytes_a_second: float
-    """Unpacked input that one core takes through all steps per second."""
-    core_hours: float
-    hours: float
-    tasks: int
-    driver_hours: float
-    """Processor time of the driver: if it is more than `hours`, workers wait for tasks."""
-    read_requests: int
-    write_requests: int
-    storage_bytes: int
-    """Work folder and output together, estimated from above."""
-
-    def __str__(self) -> str:
-        speed = f"{format_bytes(int(self.bytes_a_second))}/s per core, measured on the first records"
-        where = f"{format_count(self.nodes, 'node')} with {format_count(self.cores, 'core')} each"
-        lines = [
-            f"on {where}: about {self.hours:,.2f} hours",
-            f"├── {self.core_hours:,.1f} core-hours ({speed})",
-            f"├── {format_count(self.tasks, 'task')}; the driver is busy for {self.driver_hours:,.2f} hours",
-            f"├── requests: {self.read_requests:,} to read, {self.write_requests:,} to write",
-            f"└── storage while it runs: up to {format_bytes(self.storage_bytes)}",
-        ]
-        if self.driver_hours > self.hours:
-            lines.insert(-1, "├── note: the driver cannot feed that many workers; use fewer, or a larger unit_bytes")
-        return "\n".join(lines)
-
-
-def parse_cluster(text: str) -> tuple[int, int]:
-    """Parse `NODESxCORES`.
-
-    >>> parse_cluster("64x32")
-    (64, 32)
-    """
-    match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,3})", text)
-    if match is None:
-        raise UsageError(
-            f"a cluster is written as NODESxCORES, not {text!r}", help="--cluster 64x32: 64 nodes, 32 cores each"
-        )
-    return int(match[1]), int(match[2])
-
-
-def estimate_cluster(
-    outline: Outline, nodes: int, cores: int, bytes_a_second: float, unit_bytes: int = UnitLayout().unit_bytes
-) -> ClusterEstimate:
-    """Estimate a run that takes `bytes_a_second` of unpacked input through all steps on one core."""
-    num_workers = nodes * cores
-    input_bytes = sum(source.num_bytes for source in outline.sources)
-    unpacked_bytes = sum(source.unpacked_bytes for source in outline.sources)
-    stored_bytes = sum(
-        source.stored_bytes(stage) for source in outline.sources for stage in range(len(source.stages) - 1)
-    )
-    num_stages = max(len(source.stages) for source in outline.sources)
-    slice_bytes = min(
-        unit_bytes,
-        max(
-            choose_cut("auto", num_workers, 0, UnitLayout()).min_bytes,
-            unpacked_bytes // (4 * num_workers),
-        ),
-    )
-    stage_tasks = max(1, -(-unpacked_bytes // max(1, slice_bytes)))
-    tasks = num_stages * stage_tasks
-    messages = tasks / choose_tasks_per_message(num_workers, stage_tasks, unpacked_bytes, UnitLayout())
-    core_hours = unpacked_bytes / bytes_a_second / 3600
-    return ClusterEstimate(
-        nodes=nodes,
-        cores=cores,
-        bytes_a_second=bytes_a_second,
-        core_hours=core_hours,
-        hours=core_hours / min(num_workers, tasks),
-        tasks=tasks,
-        driver_hours=(tasks * _DRIVER_SECONDS_A_TASK + messages * _DRIVER_SECONDS_A_MESSAGE) / 3600,
-        read_requests=(input_bytes + stored_bytes) // _RANGE_BYTES + tasks,
-        write_requests=outline.needed_bytes // _PART_BYTES + _REQUESTS_A_TASK * tasks,
-        storage_bytes=outline.needed_bytes,
     )
 
 
