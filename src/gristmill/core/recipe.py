@@ -97,6 +97,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     [`scores/`](datasets.md#scores): thresholds can then be tuned without reading a text again. None: no. (A filter's
     own `keep_scores: true` adds the scores as columns.)
     """
+    keep_stages: bool = False
+    """Keep what [stages](storage.md#kept-stages) leave, so that `--update` after a change of `row_length` or of the
+    last filter does not read and filter again: a stage also ends before the last filter, and before `pack`. Each
+    takes the space of its records. Changes the blocks of shards, not their records.
+    """
     work: str | None = None
     """A folder or URL for [intermediate data](storage.md#intermediate-data), which is removed when the run succeeds.
     None: the output. Never changes the output.
@@ -220,6 +225,7 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
         ("mixture", None),
         ("keep_dropped", None),
         ("keep_scores", "file"),
+        ("keep_stages", False),
         ("work", None),
         ("storage_options", None),
         ("allow_empty", False),

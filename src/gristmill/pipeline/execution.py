@@ -191,7 +191,7 @@ class Execution:
         if self._options.keep_work:
             journal.clear_journal(self._plan.output)
         else:
-            journal.prune_work_folder(self._plan.output)
+            journal.prune_work_folder(self._plan.output, self._runner.kept_files)
         was_killed = self._run_id != _FIRST_EPOCH or any(job.deaths for job in self._runner.stopwatch.jobs)
         journal.remove_orphans(self._plan.output, manifest, self._held, may_have_uploads=was_killed)
         self._held.release_old_epochs()

@@ -174,7 +174,11 @@ def remove_work_folder(output: Location, paths_to_keep: Collection[str] = ()) ->
 
     Intermediate data in another place goes first: without the pointer no one would find it again.
     """
-    remove_intermediate_data(output)
+    if not any(path.startswith(f"{INTERMEDIATE_DATA}/") for path in paths_to_keep):
+        remove_intermediate_data(output)
+    elif (place := find_intermediate_folder(output)) is not None:
+        paths_to_keep = {*paths_to_keep, _POINTER}
+        open_folder(place).remove_tree({*paths_to_keep, _OWNER}.__contains__)
     remove_temporaries(output, None)
 
     def keeps(path: str) -> bool:

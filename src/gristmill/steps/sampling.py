@@ -105,6 +105,12 @@ class FirstRecords(Limit, tag="limit", frozen=True, kw_only=True):
         return True
 
 
+class KeepStage(GlobalStep, tag="keep_stage", frozen=True, kw_only=True):
+    """The end of a stage that a recipe with `keep_stages` has before its last filter and before `pack`."""
+
+    traits: ClassVar[StepTraits] = StepTraits(is_added_by_plan=True)
+
+
 class Shuffle(GlobalStep, tag="shuffle", frozen=True, kw_only=True):
     """Put the records of each source in a random order; the same seed gives the same order.
 

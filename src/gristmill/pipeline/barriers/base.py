@@ -173,6 +173,7 @@ BARRIERS: dict[str, str] = {
     ),
     "gristmill.steps.keep_best.Cap": "gristmill.pipeline.barriers.best.BestBarrier",
     "gristmill.steps.keep_best.KeepBest": "gristmill.pipeline.barriers.best.BestBarrier",
+    "gristmill.steps.sampling.KeepStage": "gristmill.pipeline.barriers.limit_and_split.KeepBarrier",
     "gristmill.steps.sampling.Limit": "gristmill.pipeline.barriers.limit_and_split.LimitBarrier",
     "gristmill.steps.mix.Mix": "gristmill.pipeline.barriers.mix_barrier.MixBarrier",
     "gristmill.steps.sampling.Shuffle": "gristmill.pipeline.barriers.shuffle.ShuffleBarrier",

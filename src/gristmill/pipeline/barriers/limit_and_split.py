@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.stage_context import SliceResult
     from gristmill.pipeline.stages.stored import StoredInput
     from gristmill.pipeline.stages.unit_tasks import StageUnit
-    from gristmill.steps.sampling import Limit, Split, SplitByCount
+    from gristmill.steps.sampling import KeepStage, Limit, Split, SplitByCount
     from gristmill.storage.locations import Location
 
 
@@ -91,6 +91,16 @@ class LimitBarrier:
             if result.split_files:
                 name = fingerprint.of(unit.fingerprint, "limit", share_by_split)
                 yield replace(unit, fingerprint=name, inputs=tuple(_take_first(result, share_by_split)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepBarrier:
+    """Passes all records on as they are: the stage has ended only so that its output can be kept."""
+
+    step: KeepStage
+
+    def pass_sources(self, sources: Sequence[BarrierSource], run: BarrierRun) -> BarrierOutcome:  # noqa: ARG002
+        return BarrierOutcome(units={source.name: _pass_units(source) for source in sources}, entry_account=None)
 
 
 def _take_first(result: SliceResult, share_by_split: Mapping[str, int]) -> Iterator[StoredInput | FirstRows]:

@@ -267,7 +267,7 @@ def _try_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _
             num_deduplicated += 1
             is_there &= outcome.outcome in (KEPT, CHANGED)
             yield outcome
-        elif stage.global_step is not None:
+        elif stage.global_step is not None and not stage.global_step.traits.is_added_by_plan:
             yield StepOutcome(step=stage.global_step.name, outcome=NOT_KNOWN)
         if stage.global_step is not None:
             sample_step = stage.global_step.sample_step()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from gristmill.core.checks import join_names
+from gristmill.core.step import GlobalStep
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import (
@@ -38,6 +39,7 @@ from gristmill.runtime.process import TOKENIZER, forget_content
 from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.token_rows import is_masked, shard_schema
 from gristmill.steps.pack import Pack
+from gristmill.steps.sampling import KeepStage
 from gristmill.steps.write import Write
 from gristmill.storage.commit import count_free_bytes
 from gristmill.storage.locations import is_remote, parse_location
@@ -59,6 +61,9 @@ if TYPE_CHECKING:
     from gristmill.readers.read import Read
     from gristmill.shards.manifest_file import TokenizerSnapshot
     from gristmill.storage.locations import Location
+
+
+_TOKENIZING = ("render", "tokenize")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -324,4 +329,22 @@ def _take_output_steps(recipe: Recipe) -> tuple[tuple[Step, ...], Pack | None, W
         write, steps = last, steps[:-1]
     if steps and isinstance(last := steps[-1], Pack):
         pack, steps = last, steps[:-1]
-    return steps, pack, write
+    return (_end_kept_stages(steps, pack) if recipe.keep_stages else steps), pack, write
+
+
+def _end_kept_stages(steps: Sequence[Step], pack: Pack | None) -> tuple[Step, ...]:
+    """End a stage before the last filter, which is the last step before `render` and `tokenize`, and before `pack`.
+
+    >>> from gristmill.steps import Length, Sample, Shuffle
+    >>> [step.name for step in _end_kept_stages([Length(), Sample(fraction=0.5)], Pack(row_length=8))]
+    ['length', 'keep_stage', 'sample', 'keep_stage']
+    >>> [step.name for step in _end_kept_stages([Length(), Shuffle()], None)]
+    ['length', 'shuffle']
+    """
+    last = next((number for number, step in enumerate(steps) if step.name in _TOKENIZING), len(steps)) - 1
+    kept = [*steps]
+    if pack is not None and steps and not isinstance(steps[-1], GlobalStep):
+        kept.append(KeepStage())
+    if last > 0 and not any(isinstance(step, GlobalStep) for step in steps[last - 1 : last + 1]):
+        kept.insert(last, KeepStage())
+    return tuple(kept)

@@ -38,7 +38,7 @@ from gristmill.storage.folders import KnownFiles, open_folder
 from gristmill.storage.locations import StoredPath, decode_stored, path_below, read_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from gristmill.pipeline.stages.outputs.split_files import SplitFile
     from gristmill.shards.manifest import Manifest
@@ -139,10 +139,15 @@ def clear_journal(root: Location) -> None:
     (root / JOURNAL).unlink(missing_ok=True)
 
 
-def prune_work_folder(root: Location) -> None:
-    """Empty the work folder, except for what an update of the finished dataset can reuse."""
+def prune_work_folder(root: Location, kept_files: Collection[str] = ()) -> None:
+    """Empty the work folder, except for what an update can reuse: of the finished dataset, and the kept files of
+    stages, with their receipts.
+    """
     units = open_receipts(root / UNIT_RECEIPTS, "", lambda: None)
-    paths_to_keep = {UNIT_RECEIPTS, JOURNAL}
+    paths_to_keep = {UNIT_RECEIPTS, JOURNAL, *kept_files}
+    if kept_files:
+        folder = open_folder(root)
+        paths_to_keep.update(path for path, _ in folder.list_below() if path.startswith(RECEIPTS.removesuffix("jsonl")))
     for unit in units.read_results(SliceResult):
         paths_to_keep.update(file.path for file in (*unit.quarantine, *unit.dropped))
         paths_to_keep.update(leftover.data.path for leftover in unit.leftovers)

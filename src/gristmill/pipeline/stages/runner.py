@@ -84,6 +84,8 @@ class StageRunner:
         """Fingerprints of the units that this run has made."""
         self._reused: set[str] = set()
         """Those of units that were there from an earlier run."""
+        self.kept_files: set[str] = set()
+        """Intermediate data that this run has used, if the recipe keeps it."""
 
     @property
     def reuse(self) -> UnitReuse:
@@ -210,8 +212,14 @@ class StageRunner:
         """Have the receipt of a task written when its files are on the disk. They are known from now on."""
         for path, num_bytes in _list_files(result):
             self.files.add(path, num_bytes)
+        self._note_kept_files(result)
         files = result.files() if isinstance(result, SliceResult) else ()  # others are synced by their tasks
         sync_thread.add((name, result), [self.files.locate(file.path) for file in files])
+
+    def _note_kept_files(self, result: object) -> None:
+        """Note the intermediate data that an update of the dataset can use again."""
+        if self._plan.recipe.keep_stages:
+            self.kept_files.update(path for path, _ in _list_files(result) if self.files.is_intermediate(path))
 
     def _choose_options(self, stage: StageContext) -> RunOptions:
         """Choose the options for the slices of a stage."""
@@ -269,6 +277,7 @@ class StageRunner:
         root = self._plan.output
         result = self._receipts.get(name, kind)
         if result is not None and has_its_files(self.files, result):
+            self._note_kept_files(result)
             return result
         result = self._finished.get(name, kind)
         is_reusable = result is not None and has_its_files(self.files, result) and _has_intact_leftovers(root, result)
