@@ -51,11 +51,11 @@ def user(interpreter, tmp_path):
             content = "".join(json.dumps(record) + "\n" for record in content)
         path.write_text(content)
 
-    def gristmill(*words, fails=0):
+    def gristmill(*words, fails=0, stderr=True):
         done = interpreter.run("-m", "gristmill", *words, folder=tmp_path, environment=readers_environment())
         assert done.returncode == fails, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
-        return done.stdout + done.stderr
+        return done.stdout + done.stderr * stderr
 
     def run(recipe, *words):
         save("recipe.yaml", recipe)
@@ -190,13 +190,14 @@ def test_two_epochs_of_one_source(user):
 def test_a_model_loaded_once_a_worker(user):
     user.save(
         "model.py",
-        "from functools import cache\nfrom pathlib import Path\n\n\n@cache\ndef load():\n"
-        "    with Path('loads').open('a') as file:\n        file.write('x')\n    return {'limit': 50}\n\n\n"
-        "def is_good(record):\n    return int(record['id'][1:]) < load()['limit']\n",
+        "from pathlib import Path\n\n\nclass Good:\n    def __init__(self, limit):\n        self.limit = limit\n"
+        "        with Path('loads').open('a') as file:\n            file.write('x')\n\n"
+        "    def __call__(self, record):\n        return int(record['id'][1:]) < self.limit\n",
     )
     user.save("data/a.jsonl", DOCUMENTS)
     dataset = user.run(
-        "sources: {web: {read: data/*.jsonl}}\noutput: out\nsteps: [{filter: {call: model.py:is_good}}]\n",
+        "sources: {web: {read: data/*.jsonl}}\noutput: out\n"
+        "steps: [{filter: {call: model.py:Good, args: {limit: 50}}}]\n",
         "--workers",
         "1",
     )
@@ -212,10 +213,11 @@ def test_weights_of_messages_do_not_pass_in_silence(chats):
 
 
 def test_many_small_files(user):
-    for number in range(300):
-        user.save(f"pages/{number}.txt", f"page {number}")
+    (user.folder / "pages").mkdir()
+    for number in range(10_000):
+        (user.folder / "pages" / f"{number}.txt").write_text(f"page {number:04}")
     paths = sorted((user.folder / "pages").iterdir())
-    assert sum(gm.parallel_map(lambda path: len(path.read_text()), paths, workers=2)) == 2290
+    assert sum(gm.parallel_map(lambda path: len(path.read_text()), paths, workers=2)) == 90_000
 
 
 def test_a_dataset_in_memory(user):
@@ -225,6 +227,19 @@ def test_a_dataset_in_memory(user):
     )
     assert len(gm.run(recipe, progress=False).dataset()) == 100
     assert datasets.load_from_disk(str(user.folder / "out"))["train"]["id"] == [f"d{n}" for n in range(100)]
+
+
+def test_the_output_in_load_dataset(user, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", user.folder / "cache")
+    user.save("data/train.jsonl", DOCUMENTS[:90])
+    user.save("data/val.jsonl", DOCUMENTS[90:])
+    user.run("sources: {web: {read: data, splits: by_name}}\noutput: out\n")
+    loaded = datasets.load_dataset(str(user.folder / "out"), cache_dir=str(user.folder / "cache"))
+    assert {split: loaded[split]["id"] for split in loaded} == {
+        "train": [document["id"] for document in DOCUMENTS[:90]],
+        "validation": [document["id"] for document in DOCUMENTS[90:]],
+    }
 
 
 def test_a_loader_with_workers_resumes(user):
@@ -292,10 +307,12 @@ def test_why_was_this_dropped(user):
 
 def test_no_document_of_an_earlier_dataset(user):
     user.save("old.jsonl", DOCUMENTS[:40])
+    user.save("old.yaml", "sources: {web: {read: old.jsonl}}\noutput: old\n")
+    user.gristmill("run", "old.yaml")
     user.save("data/a.jsonl", DOCUMENTS)
     dataset = user.run(
         "sources: {web: {read: data/*.jsonl}}\noutput: out\n"
-        "steps: [{deduplicate: {kind: exact, against: {read: old.jsonl}}}]\n"
+        "steps: [{deduplicate: {kind: exact, against: {read: old}}}]\n"
     )
     assert len(dataset) == 60
 
@@ -303,7 +320,10 @@ def test_no_document_of_an_earlier_dataset(user):
 def test_a_plan_for_32_machines(user):
     user.save("data/a.jsonl", DOCUMENTS)
     user.save("recipe.yaml", "sources: {web: {read: data/*.jsonl}}\noutput: out\nsteps: [deduplicate]\n")
-    assert "32" in user.gristmill("plan", "recipe.yaml", "--cluster", "32x32")
+    words = ["--cluster", "32x32", "--size", "10TB", "--price", "core_hour=0.04", "--json"]
+    estimate = json.loads(user.gristmill("plan", "recipe.yaml", *words, stderr=False))["cluster"]
+    assert (estimate["nodes"], estimate["input_bytes"]) == (32, 10**13)
+    assert estimate["costs"]["core_hour"] > 0
 
 
 def test_several_machines_without_a_cluster(user):

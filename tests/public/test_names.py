@@ -204,6 +204,7 @@ SIGNATURES = {
         "identity": "mtime",
         "keep_dropped": None,
         "keep_scores": "file",
+        "keep_stages": False,
         "work": None,
         "storage_options": None,
         "allow_empty": False,

@@ -42,7 +42,7 @@ PRICES = {
 
 
 class SampleRates(NamedTuple):
-    """What a trial on the first records has measured."""
+    """The speed and the sizes that a trial on the first records has measured."""
 
     bytes_a_second: float
     """Unpacked input that one core takes through all steps per second."""

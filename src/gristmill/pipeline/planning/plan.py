@@ -342,9 +342,9 @@ def _end_kept_stages(steps: Sequence[Step], pack: Pack | None) -> tuple[Step, ..
     ['length', 'shuffle']
     """
     last = next((number for number, step in enumerate(steps) if step.name in _TOKENIZING), len(steps)) - 1
-    kept = [*steps]
+    all_steps = [*steps]
     if pack is not None and steps and not isinstance(steps[-1], GlobalStep):
-        kept.append(KeepStage())
+        all_steps.append(KeepStage())
     if last > 0 and not any(isinstance(step, GlobalStep) for step in steps[last - 1 : last + 1]):
-        kept.insert(last, KeepStage())
-    return tuple(kept)
+        all_steps.insert(last, KeepStage())
+    return tuple(all_steps)
