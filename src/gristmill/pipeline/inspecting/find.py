@@ -59,7 +59,7 @@ def find_record(
         ends = accumulate(reader.cell_sizes(), initial=num_bytes) if reader.can_cut else repeat(num_bytes)
         for cell, begin in zip(reader.read_cells(), ends, strict=False):
             done = 100 * begin // max(1, total)
-            tell(f"searching: {done} % of {format_bytes(total)}, {num_records // 10**6} million records")
+            tell(f"searching: {done} % of {format_bytes(total)}, {num_records:,} records")
             row = _find_row(cell.batch, field, value, names)
             if row is not None:
                 return index, cell.batch.column(ORIGIN)[row]["position"].as_py()
