@@ -17,6 +17,8 @@ else:
 
 ALWAYS_ALLOWED = 10
 """This many records of a source may be quarantined, no matter how few it has."""
+UNKNOWN = "unknown_"
+"""How the names of counters begin for what a reader does not understand and leaves out."""
 _LEFT_OUT_TOKENS = ("truncated_tokens", "dropped_tokens", "shortened_tokens", "cut_tokens")
 
 

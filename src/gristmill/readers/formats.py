@@ -65,6 +65,7 @@ FORMATS = {
     "parquet": Format("tables.parquet", "table", (".parquet", ".pq"), is_compressed=True),
     "arrow": Format("tables.arrow", "table", (".arrow", ".feather", ".ipc"), is_compressed=True),
     "hugging_face": Format("tables.arrow", "table", folder="tables.hub_folder", is_compressed=True),
+    "agent": Format("agents.session_files", "objects", (".traj",)),
     "text": Format("texts.text_files", suffixes=(".txt", ".text", ".md")),
     "webdataset": Format("webdataset", suffixes=(".tar",)),
     "warc": Format("web_archives", suffixes=(".warc", ".wet")),

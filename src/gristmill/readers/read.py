@@ -47,6 +47,8 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     * `gristmill`: the folder of a finished dataset of documents, in any shard format, or of tokens that are not packed;
       detected by its manifest.
     * `samples`: the same for a dataset of samples in tars, each member a column.
+    * `agent`: [sessions of agents](chats.md#agent-sessions): logs of Claude Code, Codex, pi and OpenHands, trajectories
+      (`.traj`, `messages` as JSON in a string), rollouts. Each sequence of messages becomes a chat.
     * `warc`: web archives (`.warc.gz`, `.warc.wet.gz`): pages as HTML, or texts of WET, with `url`, `host`, `date` and
       `content_type` as columns. The step `html` makes text of pages.
     * `webdataset`: tar files; `text: txt` names a member's extension, `text: json.content` a field of a JSON member.

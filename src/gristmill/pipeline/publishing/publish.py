@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from gristmill.core.books import estimate_unread_records, find_imbalances, max_quarantined_records
+from gristmill.core.books import UNKNOWN, estimate_unread_records, find_imbalances, max_quarantined_records
 from gristmill.core.errors import BooksError, EmptyDatasetError, QuarantineError
 from gristmill.core.media import SAMPLES, list_byte_columns
 from gristmill.core.recipe import find_mixture_epochs, recipe_to_data
@@ -288,6 +288,13 @@ def list_warnings(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
         counted += [
             f"source {source.name}: {counters[name]:,} {sentences[name]}" for name in sentences if counters[name]
         ]
+        unknown = {name: count for name, count in sorted(counters.items()) if name.startswith(UNKNOWN)}
+        if unknown:
+            names = ", ".join(f"{name.removeprefix(UNKNOWN)} {count:,}" for name, count in unknown.items())
+            counted.append(
+                f"source {source.name}: {sum(unknown.values()):,} parts of sessions are of unknown types and left out: "
+                f"{names:.300}"
+            )
     return (*list_empty_warnings(plan, manifest), *counted)
 
 
