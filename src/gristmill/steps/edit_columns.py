@@ -9,13 +9,14 @@ column or key of this name already, it stays as it is; then only the origin tell
 
 The content of records, by which copies are found and splits are chosen: the text, or the bytes of samples.
 
-Edits of texts: only the documents that need one become Python strings, are edited, and are put back.
+Edits of texts: only the documents that need one become Python strings, are edited, and are put back. Chats have no text
+before they are rendered: there all strings of a record are edited, at any depth, and JSON inside of strings, too.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -24,9 +25,19 @@ import pyarrow.compute as pc
 import xxhash
 
 from gristmill.core.errors import UsageError
-from gristmill.core.json_values import with_new_value, with_values
+from gristmill.core.json_values import decode_json, encode_json, with_new_value, with_values
 from gristmill.core.media import list_byte_columns
-from gristmill.core.records import INPUT_IDS, RECORD, SOURCE, TEXT, TEXT_TYPE, QuarantinedRecord, StepResult
+from gristmill.core.records import (
+    INPUT_IDS,
+    ORIGIN,
+    RECORD,
+    SOURCE,
+    SPLIT,
+    TEXT,
+    TEXT_TYPE,
+    QuarantinedRecord,
+    StepResult,
+)
 from gristmill.core.step import LocalStep
 from gristmill.steps.column_names import has_text_beside, path_in_record, require_column
 from gristmill.steps.record_functions import quarantine_row
@@ -229,6 +240,95 @@ def edit_texts(
     # A row that is quarantined shifts the others, so that no pair of texts could be shown.
     changed_rows = None if quarantined else is_changed
     return StepResult(changed_batch, quarantined=quarantined, counters=dict(counters), changed_rows=changed_rows)
+
+
+def has_values(schema: pa.Schema) -> bool:
+    """Whether records of this schema have no text yet, but values that it will be made of: chats before `render`."""
+    return TEXT not in schema.names and INPUT_IDS not in schema.names and bool(_list_edited(schema))
+
+
+def edit_records(
+    batch: pa.RecordBatch,
+    find_candidates: Callable[[pa.Array], NDArray[np.bool_]],
+    edit: Callable[[str, Counter[str]], str],
+    counters: Counter[str],
+) -> StepResult:
+    """Edit all strings of records: of the JSON line if there is one, else of all columns."""
+    columns = {field.name: batch.column(field.name) for field in batch.schema}
+    for name in _list_edited(batch.schema):
+        column = columns[name]
+        if name != RECORD and column.type not in (TEXT_TYPE, pa.string()):
+            values = column.to_pylist()
+            edited = [_edit_value(value, edit, counters) for value in values]
+            columns[name] = pa.array(edited, column.type) if edited != values else column
+            continue
+        texts = column.cast(TEXT_TYPE)
+        is_candidate = find_candidates(texts) | find_matches(texts, r"\\u")  # an escape can hide anything
+        lines = dict(
+            zip(np.flatnonzero(is_candidate).tolist(), column.filter(pa.array(is_candidate)).to_pylist(), strict=True)
+        )
+        new_lines = {row: _edit_line(line, edit, counters) for row, line in lines.items() if line is not None}
+        is_changed = np.zeros(batch.num_rows, np.bool_)
+        is_changed[[row for row, line in new_lines.items() if line != lines[row]]] = True
+        changed = [new_lines[row] for row in np.flatnonzero(is_changed).tolist()]
+        columns[name] = pc.replace_with_mask(column, pa.array(is_changed), pa.array(changed, column.type))
+    edited_batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
+    return StepResult(edited_batch, counters=dict(counters))
+
+
+def _list_edited(schema: pa.Schema) -> list[str]:
+    if RECORD in schema.names:
+        return [RECORD]
+    return [field.name for field in schema if field.name not in (ORIGIN, SPLIT) and _holds_strings(field.type)]
+
+
+def _holds_strings(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_holds_strings(kind.field(index).type) for index in range(kind.num_fields))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _edit_line(line: bytes | str, edit: Callable[[str, Counter[str]], str], counters: Counter[str]) -> bytes | str:
+    """Edit the strings of a JSON record, whose other values keep their bytes, or a text."""
+    if isinstance(line, str):
+        new_text: str = _edit_value(line, edit, counters)
+        return new_text
+    try:
+        record = decode_json(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return line  # the step that reads it will say what is wrong
+    if not isinstance(record, dict):
+        return line
+    edited = {key: (value, _edit_value(value, edit, counters)) for key, value in record.items()}
+    changes = [((key,), msgspec.Raw(encode_json(new))) for key, (old, new) in edited.items() if new != old]
+    return with_values(line, changes) if changes else line
+
+
+def _edit_value(value: Any, edit: Callable[[str, Counter[str]], str], counters: Counter[str]) -> Any:
+    if isinstance(value, str):
+        text = edit(value, counters)
+        return _edit_inner_json(text, edit, counters) if text[:1] in ("{", "[") else text
+    if isinstance(value, list):
+        return [_edit_value(inner, edit, counters) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    edited: dict[str, Any] = {}
+    for key, inner in value.items():
+        new_key = edit(key, counters)
+        while new_key in edited:  # two keys of an object may become one
+            new_key += "_"
+        edited[new_key] = _edit_value(inner, edit, counters)
+    return edited
+
+
+def _edit_inner_json(text: str, edit: Callable[[str, Counter[str]], str], counters: Counter[str]) -> str:
+    """Edit the strings of JSON in a string: arguments of a call, where escapes hide what a string begins with."""
+    try:
+        value = decode_json(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    edited = _edit_value(value, edit, counters)
+    return encode_json(edited).decode() if edited != value else text
 
 
 def find_matches(texts: pa.Array, pattern: str) -> NDArray[np.bool_]:

@@ -1,14 +1,20 @@
 """What is replaced, what stays, and that twice is once."""
 
+import contextlib
 import ipaddress
+import json
 import re
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from gristmill_testing.agent_logs import claude_session
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gristmill as gm
+from gristmill import steps
 from gristmill.core.errors import UsageError
 from gristmill.core.records import documents, texts
 from gristmill.steps import Pii
@@ -250,3 +256,104 @@ def test_precision_and_recall_on_the_list_are_those_of_the_page():
         rows.append(f"| {kind} | {num_marked[kind]} | {precision:.2f} | {recall:.2f} |")
     page = (ROOT / "docs/reference/cleaning.md").read_text(encoding="utf-8")
     assert [row for row in rows if row not in page] == [], wrong
+
+
+KEYS = st.sampled_from(
+    [
+        "ghp_" + "a1B2" * 9,
+        "sk-" + "Zx9_" * 8,
+        "AKIA" + "ABCD" * 4,
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIE" + "ab12" * 12 + "\n-----END RSA PRIVATE KEY-----",
+        "mira@mill.example.org",
+    ]
+)
+WORDS = st.text(st.sampled_from('ab "\\\n/é{}[]:,'), max_size=12)
+
+
+@st.composite
+def planted_chats(draw):
+    """A chat with a call, and a secret in one of its strings, in plain JSON or in JSON in a string."""
+    secret = draw(KEYS)
+    value = draw(WORDS) + " " + secret + " " + draw(WORDS)
+    for _ in range(draw(st.integers(0, 3))):
+        value = draw(
+            st.sampled_from(
+                [[1, value], {"command": value, "n": None}, {"a": {"b": [value]}}, json.dumps({"command": value})]
+            )
+        )
+    arguments = {"command": value} if draw(st.booleans()) else json.dumps([value])
+    call = {"id": "x", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+    result = {"role": "tool", "tool_call_id": "x", "content": draw(st.sampled_from(["ok", f"PASSWORD={secret}"]))}
+    asked = {"role": "user", "content": [{"type": "text", "text": "Use it."}]}
+    reasoned = {"role": "assistant", "content": "", "reasoning_content": f"It is {secret}.", "tool_calls": [call]}
+    messages = [asked, reasoned, result]
+    chat = {"id": 2**70, "messages": json.dumps(messages) if draw(st.booleans()) else messages}
+    return secret, chat
+
+
+def chat_batch(*records, ensure_ascii=False):
+    lines = [json.dumps(record, ensure_ascii=ensure_ascii).encode() for record in records]
+    origins = documents(["x"] * len(records)).column("origin")
+    return pa.record_batch({"origin": origins, "record": pa.array(lines, pa.large_binary())})
+
+
+def list_strings(value):
+    if isinstance(value, str):
+        yield value
+        with contextlib.suppress(ValueError):
+            inner = json.loads(value)
+            if isinstance(inner, (dict, list)):
+                yield from list_strings(inner)
+    elif isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from list_strings(inner)
+
+
+@settings(max_examples=200, deadline=None)
+@given(planted=planted_chats(), ensure_ascii=st.booleans())
+def test_a_secret_anywhere_in_a_chat_is_replaced(planted, ensure_ascii):
+    secret, chat = planted
+    batch = chat_batch({"id": 1, "messages": []}, chat, ensure_ascii=ensure_ascii)
+    result = Pii(kinds=["key", "email"]).apply(batch, seed=0)
+    plain, line = result.batch.column("record").to_pylist()
+    assert plain == batch.column("record")[0].as_py()
+    cleaned = json.loads(line)
+    assert cleaned["id"] == chat["id"]
+    assert not [text for text in list_strings(cleaned) if secret in text]
+    assert sum(result.counters.values()) >= 2
+    again = Pii(kinds=["key", "email"]).apply(result.batch, seed=0)
+    assert again.batch.equals(result.batch)
+
+
+def test_chats_in_columns_are_searched_too():
+    messages = [[{"role": "user", "content": "Mail ann@example.com"}], [{"role": "user", "content": "No."}]]
+    origins = documents(["x", "y"]).column("origin")
+    batch = pa.record_batch({"origin": origins, "messages": pa.array(messages), "note": ["to bob@example.com", None]})
+    result = Pii().apply(batch, seed=0)
+    assert result.batch.schema == batch.schema
+    assert result.batch.column("messages")[0][0]["content"].as_py() == "Mail <EMAIL>"
+    assert result.batch.column("note").to_pylist() == ["to <EMAIL>", None]
+    assert result.counters == {"replaced:email": 2}
+
+
+def test_pii_before_render_reaches_arguments_and_results(tmp_path):
+    key = "ghp_" + "a1B2" * 9
+    log = claude_session()
+    log.call("t2", command=f"curl -H 'token: {key}'")
+    log.result("t2", f"{key} is wrong")
+    log.answer({"type": "text", "text": "Done."})
+    (tmp_path / "a.jsonl").write_bytes(log.data())
+    template = "{%- for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.tool_calls }}<|im_end|>{% endfor %}"
+    (tmp_path / "t.jinja").write_text(template + "{% if add_generation_prompt %}<assistant>{% endif %}")
+    recipe = gm.Recipe(
+        sources={"sessions": steps.Read(read=str(tmp_path / "*.jsonl"), format="agent")},
+        steps=[Pii(kinds=["key"]), steps.Render(template=str(tmp_path / "t.jinja")), steps.Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+    result = gm.run(recipe, backend="serial")
+    [row] = result.dataset()
+    assert key not in json.dumps(row)
+    assert row["text"].count("<KEY>") == 2
+    assert {account.step: account.counters for account in result.manifest.books["sessions"]}["pii"] == {
+        "replaced:key": 2
+    }

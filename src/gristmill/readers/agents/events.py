@@ -61,7 +61,7 @@ class Event:
 
 @dataclass(slots=True)
 class Compaction:
-    """The context that a session goes on with once its history is too long."""
+    """The context that a session continues with once its history is too long."""
 
     messages: Sequence[Message] = ()
     """What is said in the place of the history."""
@@ -75,7 +75,7 @@ class Compaction:
 
 @dataclass
 class LogFacts:
-    """What a log says besides its events."""
+    """A record of what a log says besides its events."""
 
     counts: Counter[str] = field(default_factory=Counter)
     session: str = ""
@@ -441,8 +441,8 @@ class OpenHandsLog:
         elif kind == "ActionEvent":
             call = _get_object(raw, "tool_call")
             function = _get_object(call, "function") or call
-            made = make_call(raw.get("tool_name") or function.get("name"), function.get("arguments"), call_id)
-            message = {"role": ASSISTANT, "content": read_text(raw.get("thought"), counts), "tool_calls": [made]}
+            new_call = make_call(raw.get("tool_name") or function.get("name"), function.get("arguments"), call_id)
+            message = {"role": ASSISTANT, "content": read_text(raw.get("thought"), counts), "tool_calls": [new_call]}
             if reasoning := _get_text(raw, "reasoning_content"):
                 message["reasoning_content"] = reasoning
             event.messages, event.turn = [message], _get_text(raw, "llm_response_id")

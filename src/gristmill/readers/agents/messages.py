@@ -189,8 +189,8 @@ def _add_call(message: Message, call: Any, counts: Counter[str]) -> None:
     if not isinstance(function, dict):
         count_name(counts, "unknown_part", "tool_calls")
         return
-    made = make_call(function.get("name"), function.get("arguments"), call.get("id"))
-    message.setdefault("tool_calls", []).append(made)
+    new_call = make_call(function.get("name"), function.get("arguments"), call.get("id"))
+    message.setdefault("tool_calls", []).append(new_call)
 
 
 def _add_parts(message: Message, results: list[Message], parts: Any, counts: Counter[str]) -> None:

@@ -60,7 +60,7 @@ class LostEvents:
 
 @dataclass
 class SessionSequences:
-    """What becomes of the events of a session."""
+    """The sequences that a session becomes, and its events that are in none."""
 
     sequences: list[AgentSequence] = field(default_factory=list)
     lost: list[LostEvents] = field(default_factory=list)
@@ -239,8 +239,8 @@ class _EventTree:
         """Find what is left of the history after a compaction."""
         summary = [Event(event.position, 0, "", None, compaction.messages, is_literal=True)]
         if compaction.forgotten is not None:
-            kept = [before for before in history if before.key not in compaction.forgotten]
-            return [*kept[: compaction.offset], *summary, *kept[compaction.offset :]]
+            rest = [before for before in history if before.key not in compaction.forgotten]
+            return [*rest[: compaction.offset], *summary, *rest[compaction.offset :]]
         first = self._turns.get(compaction.first_kept, compaction.first_kept)
         index = next((index for index, before in enumerate(history) if before.key == first), len(history))
         return [*summary, *history[index:]]

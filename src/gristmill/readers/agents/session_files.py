@@ -191,11 +191,11 @@ class SessionParser:
                     log.note_loss(position)
                 continue
             if log is None:
-                found = find_log(value)
-                if found is None:
+                log_class = find_log(value)
+                if log_class is None:
                     unknown.append((value, position, line))
                     continue
-                log = found()
+                log = log_class()
                 if len(losses) > len(losses_before):  # lines before this one that are not JSON
                     log.note_loss(losses[-1])
             while losses_before and losses_before[0] < position:

@@ -20,7 +20,8 @@ from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
 from gristmill.core.records import TEXT
 from gristmill.core.step import Finding, LocalStep
-from gristmill.steps.edit_columns import edit_texts, find_matches
+from gristmill.steps.column_names import require_column
+from gristmill.steps.edit_columns import edit_records, edit_texts, find_matches, has_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -340,15 +341,15 @@ class Pii(LocalStep, tag="pii", frozen=True, kw_only=True):
     `icon@2x.png` stay; after `host`, `ping`, `http://` or before a port, four numbers are an address. Where nothing
     decides, numbers that begin as versions do (`7.12.9.20`) stay, and after the name of a product (`Kernel 3.88.61.40`)
     also those that begin with up to 30. Addresses that end in `.0` are networks and stay. Phone numbers without a
-    country code are found in the American form only. [Cleaning](cleaning.md#pii) has precision and recall. With
-    `keep_dropped`, `dropped/pii-changed.jsonl` has samples before and after.
+    country code are found in the American form only. Before `render`, all strings of a chat are searched: messages,
+    reasoning, arguments of calls, also those that are JSON in a string, and results. [Cleaning](cleaning.md#pii) has
+    precision and recall. With `keep_dropped`, `dropped/pii-changed.jsonl` has samples of texts before and after.
 
     >>> from gristmill.core.records import documents, texts
     >>> texts(Pii().apply(documents(["Ask ann@example.com at 8.8.8.8, not at 127.0.0.1."]), seed=0).batch)
     ['Ask <EMAIL> at <IP>, not at 127.0.0.1.']
     """
 
-    needs: ClassVar[tuple[str, ...]] = (TEXT,)
     version: ClassVar[int] = 6
 
     kinds: list[str] = msgspec.field(default_factory=lambda: ["email", "ip"])
@@ -370,12 +371,25 @@ class Pii(LocalStep, tag="pii", frozen=True, kw_only=True):
     def _placeholders(self) -> dict[str, str]:
         return DEFAULT_PLACEHOLDERS | self.placeholders
 
+    def columns_needed(self) -> tuple[str, ...]:
+        return ()  # a text, or the values that `render` will make it of
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if not has_values(schema):
+            require_column("pii", TEXT, schema)
+        return schema
+
     def apply(self, batch: pa.RecordBatch, seed: int) -> StepResult:  # noqa: ARG002
+        if TEXT not in batch.schema.names:
+            return edit_records(batch, self._find_candidates, self._replace, Counter())
         return edit_texts(self, batch, self._find_candidates(batch.column(TEXT)), self._replace, Counter())
 
     def explain(self, record: pa.RecordBatch) -> list[Finding]:
         counters: Counter[str] = Counter()
-        self._replace(record.column(TEXT)[0].as_py() or "", counters)
+        if TEXT in record.schema.names:
+            self._replace(record.column(TEXT)[0].as_py() or "", counters)
+        else:
+            edit_records(record, self._find_candidates, self._replace, counters)
         return [Finding(name=name, value=count) for name, count in sorted(counters.items())]
 
     def _find_candidates(self, texts: pa.Array) -> NDArray[np.bool_]:
