@@ -110,6 +110,26 @@ def test_a_record_of_two_shapes_is_noted():
     assert parse_conversation({"messages": None, "conversations": [USER, ANSWER]}).notes == {}
 
 
+@pytest.mark.parametrize(
+    ("record", "unread"),
+    [
+        ({"system": "Add.", "system_prompt": "Count."}, {"system_prompt": 1}),
+        ({"system": "Add.", "system_prompt": "Add.", "system_message": ""}, {}),
+        ({"system": "", "system_instruction": "Add."}, {}),
+        ({"tools": [{"name": "add"}], "functions": [{"name": "count"}]}, {"functions": 1}),
+        ({"messages": None, "conversations": [USER, ANSWER], "conversation": [USER]}, {"conversation": 1}),
+        ({"conversation": [USER]}, {}),
+    ],
+)
+def test_of_two_keys_with_the_same_meaning_the_other_is_counted_as_unread(record, unread):
+    assert parse_conversation({"messages": [USER, ANSWER], **record}).unread == unread
+
+
+def test_functions_next_to_no_tools_are_read():
+    record = {"messages": [USER, ANSWER], "tools": [], "functions": [{"name": "add"}]}
+    assert parse_conversation(record).tools == [{"type": "function", "function": {"name": "add"}}]
+
+
 def test_a_function_call_next_to_calls_is_counted_as_unread():
     calls = [{"type": "function", "function": {"name": "add", "arguments": "{}"}}]
     both = {"role": "assistant", "tool_calls": calls, "function_call": {"name": "look_up", "arguments": "{}"}}

@@ -283,7 +283,7 @@ CHAT_FIELDS = frozenset(
 
 _WARNINGS = {
     "ignored_train_marks": "answers with `train: false` or `weight: 0` are trained; train_on: marked uses marks",
-    "unread_marks": "fields of messages may be marks for training, and have no effect; the plan names those it saw",
+    "unread_marks": "fields that may be marks or part of the chat have no effect; the plan names those it saw",
     "several_shapes": "records fit several shapes, of which one is read; the plan names it, and `shape` chooses",
 }
 

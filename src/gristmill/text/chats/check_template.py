@@ -466,10 +466,9 @@ class AnswerTally:
                 f"differs from the rendering: it ends with {difference.prompt!r}, and the rendering has "
                 f"{difference.rendered!r} (prompt: {self._maker.options.prompt}{helps})"
             )
-        for counts, meaning in ((self.unread, "marks"), (self.unused, "part of the chat")):
-            if counts:
-                names = ", ".join(f"{name} ({count})" for name, count in counts.most_common(8))
-                yield f"template: fields of the sample that may be {meaning}, and have no effect: {names}"
+        if ignored := self.unread + self.unused:
+            names = ", ".join(f"{name} ({count})" for name, count in ignored.most_common(8))
+            yield f"template: fields of the sample that may be marks or part of the chat, and have no effect: {names}"
         for shapes, count in self._shapes.most_common():
             names = " and ".join(shapes)
             yield f"template: {count} sample records have {names}: {shapes[0]} is read; set `shape` to choose"

@@ -51,6 +51,7 @@ _MEDIA = {IMAGE_TAG: IMAGE_KEYS, "<video>": ("videos", "video"), "<audio>": ("au
 """Tags in texts, and the keys of records that list what they stand for."""
 _ENABLE_THINKING = "enable_thinking"
 _SYSTEM_KEYS = ("system", "system_prompt", "system_message", "system_instruction")
+_TOOLS_KEYS = ("tools", "functions")
 _BAD_ANSWER_KEYS = ("label", "kto_tag")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
@@ -61,8 +62,8 @@ PARTIAL_MARK = "train_detail"
 """axolotl's marks of parts of a message."""
 KEYS_WITH_MEANING = frozenset(
     (
-        *("tools", "functions", "chat_template_kwargs", _ENABLE_THINKING, "conversations", "conversation"),
-        *(*chain(*_MEDIA.values()), *_SYSTEM_KEYS, *_BAD_ANSWER_KEYS, *_MARKS),
+        *("chat_template_kwargs", _ENABLE_THINKING, "conversations", "conversation"),
+        *(*chain(*_MEDIA.values()), *_SYSTEM_KEYS, *_TOOLS_KEYS, *_BAD_ANSWER_KEYS, *_MARKS),
     )
 )
 """Keys of records that say something about a chat besides its messages."""
@@ -286,13 +287,7 @@ def parse_conversation(
     else:
         _refuse_media(record)
     marks: dict[int, bool] = {}
-    # Marks of whole records have no effect: they may be about something else, such as weights of a mixture.
-    marks_of_record = [name for name in _MARKS if record.get(name) is not None]
-    unread = Counter(
-        name for name in marks_of_record if record[name] in (False, 0) or ("weight" in name and record[name] != 1)
-    )
-    if record.get(_ENABLE_THINKING) is not None and _ENABLE_THINKING not in variables:
-        unread[_ENABLE_THINKING] += 1
+    unread = _count_unread(record, shape)
     has_images = place_images is not None
     messages = [
         _parse_message(message, index, marks, unread, has_images=has_images) for index, message in enumerate(raw)
@@ -307,6 +302,19 @@ def parse_conversation(
         if not any(message["role"] == ASSISTANT for message in messages[:num_prompted]):
             num_prompted = 0
     return Conversation(messages, tools or None, variables, marks, num_prompted, notes, unread)
+
+
+def _count_unread(record: Mapping[str, Any], shape: str) -> Counter[str]:
+    """Count the fields of a record that mean something for a chat, and have no effect."""
+    # Marks of whole records have none: they may be about something else, such as weights of a mixture.
+    marks = [name for name in _MARKS if record.get(name) is not None]
+    unread = Counter(name for name in marks if record[name] in (False, 0) or ("weight" in name and record[name] != 1))
+    if not isinstance(record.get(_ENABLE_THINKING), bool | None):
+        unread[_ENABLE_THINKING] += 1
+    for names in (_SYSTEM_KEYS, _TOOLS_KEYS, *([_KEYS_OF_SHAPES[SHAREGPT]] if shape == SHAREGPT else [])):
+        values = {name: record[name] for name in names if record.get(name)}
+        unread.update(name for name, value in values.items() if value != next(iter(values.values())))
+    return unread
 
 
 def _describe_strange_record(record: Mapping[str, Any]) -> str:
@@ -338,7 +346,7 @@ def _refuse_bad_answer(record: Mapping[str, Any], shape: str) -> None:
 
 def _read_tools(record: Mapping[str, Any]) -> Any:
     """Read `tools`, or OpenAI's older `functions`, which are the same without a type."""
-    name = "tools" if record.get("tools") is not None else "functions"
+    name = next((name for name in _TOOLS_KEYS if record.get(name)), "tools")
     tools = record.get(name)
     if isinstance(tools, str):
         tools = _parse_json(tools, "tools")
