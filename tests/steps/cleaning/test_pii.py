@@ -84,7 +84,8 @@ def test_other_addresses_and_numbers_stay(text):
 
 
 @pytest.mark.parametrize(
-    "number", ["+1 415 555 2671", "+49 (30) 901820", "+442071838750", "415-555-2671", "(415) 555-2671"]
+    "number",
+    ["+1 415 555 2671", "+1.415.555.2671", "+49 (30) 901820", "+442071838750", "415-555-2671", "(415) 555-2671"],
 )
 def test_phones_on_request(number):
     assert clean(f"call {number} now", kinds=["phone"]) == "call <PHONE> now"
@@ -186,6 +187,13 @@ def test_public_addresses_of_named_hosts(address, context):
 def test_measured_values_are_no_phones(decimals, integers, separator):
     text = f"[{separator.join(decimals)}] [{', '.join(integers)}]"
     assert clean(text, kinds=ALL) == text
+
+
+@settings(deadline=None)
+@given(st.integers(10, 10**6), st.integers(0, 999), st.integers(0, 10**6), st.sampled_from(["bytes", "points", "rows"]))
+def test_values_in_tables_and_before_units_are_no_phones(whole, thousandths, integer, unit):
+    text = f"x +{whole}.{thousandths:03} {integer}\nsum: +{whole * 10**4} {unit}"
+    assert clean(text, kinds=["phone"]) == text
 
 
 PIECES = st.sampled_from(

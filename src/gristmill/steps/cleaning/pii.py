@@ -176,7 +176,11 @@ _COUNTRY_CODE = re.compile(
     r"[17]|2[07]|3[0-469]|4[013-9]|5[1-8]|6[0-6]|8[1246]|9[0-58]|(?:2[1-69]|3[578]|42|5[09]|6[789]|8[0578]|9[679])\d"
 )
 _NUMBER_BEFORE = re.compile(r"(?<![\d.])([+-]?)[\d.]*\d[^\S\n]*[,;]?[^\S\n]*$|()[)\]]$")
-_VALUE_AFTER = re.compile(r"\s*[,;]?\s*(?:-\d|[+-]?\d+\.\d)|\s?[*/^%]\s?[\w(]")
+_VALUE_AFTER = re.compile(
+    r"\s*[,;]?\s*(?:-\d|[+-]?\d+\.\d)|\s?[*/^%]\s?[\w(]"
+    r"|[^\S\n]?(?:bytes?|documents?|items?|lines?|points?|records?|rows?|tokens?|users?|views?|votes?|words?"
+    r"|[kKMGT]i?B|[kcm]m|[mnuµ]s)\b"
+)
 _ROW_CHARS = 1000
 
 
@@ -223,8 +227,9 @@ def _is_phone(match: re.Match[str]) -> bool:
     code = _COUNTRY_CODE.match(digits)
     if code is None or digits.startswith("00", code.end()) or (code.end() == 2 and len(digits) < 9):
         return False
-    if len(groups) == 2 and "." in text:
-        return False  # +49.123456789
+    separator = re.search(r"\D", text[1:])
+    if separator is not None and separator[0] == "." and (len(groups) == 2 or re.search(r"\s", text)):
+        return False  # +49.123456789, and +1404.417 9607: a value and another one
     if digits.endswith("000000") and all(len(group) == 3 for group in groups[1:]):
         return False  # +33 100 000 000
     return sum(len(group) == 1 for group in groups[1:]) <= 2
@@ -350,7 +355,7 @@ class Pii(LocalStep, tag="pii", frozen=True, kw_only=True):
     ['Ask <EMAIL> at <IP>, not at 127.0.0.1.']
     """
 
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
 
     kinds: list[str] = msgspec.field(default_factory=lambda: ["email", "ip"])
     """Any of `email`, `ip`, `phone` and `key`."""
