@@ -38,6 +38,9 @@ def read(folder):
 def recipe(mill, folder, *, min_chars=20, row_length=32, **keys):
     last = [
         steps.Filter(call=f"{folder}/own.py:is_kept"),
+        steps.GopherQuality(
+            min_words=2, min_stop_words=0, min_mean_word_length=1.0, min_alphabetic_word_ratio=0.1
+        ),  # leaves scores in the work folder
         steps.Length(min_chars=min_chars),
         steps.Tokenize(tokenizer=str(folder / "tokenizer")),
         steps.Pack(row_length=row_length, min_utilisation=0),

@@ -219,7 +219,9 @@ class StageRunner:
     def _note_kept_files(self, result: object) -> None:
         """Note the intermediate data that an update of the dataset can use again."""
         if self._plan.recipe.keep_stages:
-            self.kept_files.update(path for path, _ in _list_files(result) if self.files.is_intermediate(path))
+            paths = [path for path, _ in _list_files(result)]
+            if any(map(self.files.is_intermediate, paths)):
+                self.kept_files.update(paths)  # also scores and dropped records: a receipt holds with all of its files
 
     def _choose_options(self, stage: StageContext) -> RunOptions:
         """Choose the options for the slices of a stage."""
