@@ -25,6 +25,7 @@ from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.trials import name_unlike_files
 from gristmill.pipeline.planning.units import Span
 from gristmill.pipeline.publishing import journal, publish
+from gristmill.pipeline.publishing.failed_run import RefusedRecords, leave_failed_run, remove_failed_run
 from gristmill.pipeline.publishing.publish import FinishedSource
 from gristmill.pipeline.publishing.side_files import describe_times, publish_report
 from gristmill.pipeline.stages.outputs.unit_output import StoredStreams, choose_final_output
@@ -82,6 +83,8 @@ class _SourceProgress:
     quarantine: list[StoredFile] = field(default_factory=list)
     dropped: list[StoredFile] = field(default_factory=list)
     scores: list[StageScores] = field(default_factory=list)
+    num_collected: int = 0
+    """The number of stages whose results are in the fields above."""
     results: Iterable[SliceResult] = ()
     """Results of the units, in order."""
 
@@ -109,6 +112,7 @@ class Execution:
         self._salt = secrets.token_hex(8) if plan.fingerprint is None else ""
         if options.overwrite:
             work_folder.remove_work_folder(plan.output, paths_to_keep=_list_spooled_files(plan))
+        remove_failed_run(plan.output)
         remove_temporaries(plan.output, None)
         self._work = work_folder.open_intermediate_folder(plan.output, plan.work, run_id)
         if self._work != plan.output:
@@ -138,6 +142,7 @@ class Execution:
         self._deduplicated: list[Deduplicated] = []
         self._decontaminated: list[Decontaminated] = []
         self._best: list[KeptBest] = []
+        self._sources: list[_SourceProgress] = []
         self._num_rebuilds: Counter[str] = Counter()
         """How often a task was run again because its files were damaged, by its fingerprint."""
 
@@ -183,6 +188,9 @@ class Execution:
             if isinstance(error, TooManyBadError | QuarantineError):
                 source = next(source for source in self._plan.sources if source.name == error.context["source"])
                 name_unlike_files(error, source.read, source.files, source.schema)
+            if not isinstance(error, RemoteStoreError):
+                times = describe_times(self._runner.stopwatch, self._options.backend, monotonic() - self._started)
+                leave_failed_run(self._plan, error, self._list_refused_records(), self._held, times)
             raise
         finally:
             self._watch.close()
@@ -248,7 +256,7 @@ class Execution:
         context = self._make_context([_SourceProgress(source, []) for source in self._plan.sources])
         inputs = InputUnits(self._plan, self._runner, context, self._salt)
         inputs.unpack_files()
-        sources = [
+        sources = self._sources = [
             _SourceProgress(source, self._take_needed_units(inputs.prepare_units(source), context, source))
             for source in self._plan.sources
         ]
@@ -368,12 +376,32 @@ class Execution:
         for name, count in source.entry_counters.items():
             books[0].counters[name] = count
         source.books += books
+        source.num_collected += 1
         scores = self._open_scores(source)
         for result in source.results:
             source.quarantine += result.quarantine
             source.dropped += result.dropped
             if scores is not None:
                 scores.add(result.scores, result.score_histograms)
+
+    def _list_refused_records(self) -> dict[str, RefusedRecords]:
+        """List what the finished tasks of all sources have left, when the run has failed anywhere."""
+        tasks = self._runner.tasks
+        unjoined = list(tasks.list_unjoined()) if tasks is not None else []
+        refused = {}
+        for source in self._sources:
+            results: list[SliceResult] = []
+            if source.num_collected <= source.stage_number:
+                results = [result for unit in source.units if (result := self._runner.find_result(unit)) is not None]
+                results += [result for name, result in unjoined if name == source.plan.name]
+            names = [account.step for account in results[0].books] if results else []
+            alike = [result.books for result in results if [account.step for account in result.books] == names]
+            refused[source.plan.name] = RefusedRecords(
+                books=[*source.books, *add_books(alike)],
+                quarantine=[*source.quarantine, *(file for result in results for file in result.quarantine)],
+                dropped=[*source.dropped, *(file for result in results for file in result.dropped)],
+            )
+        return refused
 
     def _pass_barriers(self, sources: Sequence[_SourceProgress], context: StageContext) -> None:
         """Pass each global step's barrier once, with all sources that come to an equal step."""

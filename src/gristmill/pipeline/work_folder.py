@@ -53,6 +53,8 @@ LEASE = f"{WORK_FOLDER}/lease"
 """Who may write, where several machines can reach the output."""
 STATUS = f"{WORK_FOLDER}/status.json"
 """What a run is doing, for `gristmill status`. Replaced every few seconds."""
+FAILED_RUN = f"{WORK_FOLDER}/failed.json"
+"""Why the last run has failed, and which records it has refused."""
 _IN_PROCESS_MARKER = f"{WORK_FOLDER}/in-process"
 """There while a run works in its own process. One that is found without a run was left by a run that died."""
 _TASK_FILES = f"{WORK_FOLDER}/work"
@@ -70,6 +72,7 @@ _OWN_NAMES = {
         JOURNAL,
         LEASE,
         STATUS,
+        FAILED_RUN,
         *_WRITTEN_IN_PLACE,
         _IN_PROCESS_MARKER,
         _POINTER,

@@ -150,6 +150,21 @@ class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[JobTimes]
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a run that has left no dataset."""
+
+    message: str
+    help: str
+    is_stopped: bool
+    """Whether it was stopped by a person or a signal."""
+    ended: str
+    """The time, as ISO 8601."""
+
+    def describe(self) -> str:
+        """Describe the end of the run, as the rest of a sentence about it."""
+        return "was stopped" if self.is_stopped else f"failed: {self.message}"
+
+
 class Report(DatasetReport, frozen=True, kw_only=True):
     """The whole content of `report.json`."""
 
@@ -160,6 +175,8 @@ class Report(DatasetReport, frozen=True, kw_only=True):
     """What other thresholds would keep; empty where the run kept no scores."""
     run: RunTimes | None = None
     """None: the report was made later, or the run reused everything."""
+    failure: Failure | None = None
+    """Why there is no dataset: the run has failed, or was stopped."""
     page: StoredFile | None = None
     """`report.html`, with its checksum."""
 

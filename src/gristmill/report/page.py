@@ -62,11 +62,32 @@ def make_page(report: Report, title: str) -> str:
         class_="top",
     )
     bodies = [element("section", element("h2", heading), body, id=name) for name, heading, body in shown]
-    main = element("main", sections.make_headline(report), *bodies, make_footer(report))
+    main = element("main", make_banner(report), sections.make_headline(report), *bodies, make_footer(report))
     return make_document(
         title,
         join(header, element("nav", element("ul", *links), class_="sections", aria_label="Sections"), main),
         "report.js",
+    )
+
+
+def make_banner(report: Report) -> Markup | None:
+    """Say why there is no dataset; None if there is one."""
+    failure = report.failure
+    if failure is None:
+        return None
+    outcome = "The run was stopped." if failure.is_stopped else f"The run failed: {failure.message}"
+    return element(
+        "div",
+        element("p", element("strong", outcome)),
+        element("p", failure.help) if failure.help else None,
+        element(
+            "p",
+            f"Ended {failure.ended}. No dataset was written; the numbers below are those of finished tasks. "
+            "The same command resumes the run.",
+            class_="quiet",
+        ),
+        class_="banner",
+        role="alert",
     )
 
 

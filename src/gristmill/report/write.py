@@ -30,7 +30,7 @@ from gristmill.core.records import INPUT_IDS, ORIGIN, TEXT
 from gristmill.report.charts import make_bins
 from gristmill.report.documents import is_cut_anywhere, join_pieces
 from gristmill.report.markup import replace_surrogates, restore_pictures, show_record
-from gristmill.report.model import Bin, LanguageCount, Lengths, Report, RunTimes, ShownRecord, ShownSamples
+from gristmill.report.model import Bin, Failure, LanguageCount, Lengths, Report, RunTimes, ShownRecord, ShownSamples
 from gristmill.report.page import make_page
 from gristmill.report.thresholds import find_curves
 from gristmill.report.view.describe import list_pictures
@@ -62,9 +62,11 @@ def write_report(
     samples: int = DEFAULT_SAMPLES,
     run: RunTimes | None = None,
     reads_store: bool = False,
+    failure: Failure | None = None,
 ) -> Report:
     """Write the report of a dataset into its folder. From a store shards are only read if `reads_store`."""
     report = complete_report(folder, manifest, samples=samples, run=run, reads_store=reads_store)
+    report = msgspec.structs.replace(report, failure=failure)
     page = make_page(report, folder.name or str(folder)).encode(errors="backslashreplace")
     stored = StoredFile(path=REPORT_PAGE, bytes=len(page), xxh3=xxhash.xxh3_64_hexdigest(page))
     report = msgspec.structs.replace(report, page=stored)

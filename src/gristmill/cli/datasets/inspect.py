@@ -23,13 +23,14 @@ from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import DEFAULT_SAMPLES, MAX_SAMPLES
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.pipeline.publishing.clean import lock_output
+from gristmill.pipeline.publishing.failed_run import open_failed_run
 from gristmill.report.write import load_report, write_report
 from gristmill.runtime.process import block_pandas_import
 from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.derived_files import REPORT, REPORT_PAGE, encode_report
 from gristmill.shards.token_rows import CHATS, LENGTHS
 from gristmill.shards.verify import verify
-from gristmill.storage.locations import is_remote
+from gristmill.storage.locations import is_remote, parse_location
 
 _EXAMPLE_CHARS = 2000
 _DOCUMENT_CHARS = 300
@@ -54,7 +55,8 @@ def inspect_command(
 
     Records are numbered from 0, as in trace. Rows of tokens are shown as text.
     """
-    dataset = open_dataset(out)
+    failed = open_failed_run(parse_location(out)) if of_quarantine else None
+    dataset = open_dataset(out) if failed is None else failed[0]
     if split is not None:
         dataset = dataset.split(split)
     if of_quarantine:
@@ -64,6 +66,8 @@ def inspect_command(
     if as_json:
         print_json(json.dumps({**_collect_facts(dataset), "records": records}, indent=2, default=str))
         return
+    if failed is not None:
+        print_lines(f"the run {failed[1].describe()}")
     _print(dataset, details=details)
     if of_quarantine and not dataset.manifest.quarantine.counts:
         echo("nothing was quarantined")
@@ -75,6 +79,9 @@ def inspect_command(
         else:
             _print_record(f"record {number}", record)
     target = quote_path(out)
+    if failed is not None:
+        echo(f"next: gristmill view {target}")
+        return
     echo(f"next: gristmill verify {target}, or gristmill trace {target} 0 to find the input of a record")
 
 

@@ -25,8 +25,11 @@ from gristmill.core.quantities import format_bytes, format_count
 from gristmill.pipeline.monitoring.run_status import RunStatus, read_replay, read_status
 from gristmill.pipeline.monitoring.views import TerminalView, render_status, summarize_status, to_text
 from gristmill.pipeline.publishing.clean import clean
+from gristmill.pipeline.publishing.failed_run import load_failed_run
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.work_folder import find_intermediate_folder
+from gristmill.report.model import Failure
+from gristmill.shards.derived_files import REPORT_PAGE
 from gristmill.storage.folders import open_folder
 from gristmill.storage.locations import Location, parse_location
 from gristmill.storage.stores.credentials import name_bucket
@@ -77,7 +80,12 @@ def status_command(out: str, speed: float, *, follow: bool, replay: bool, as_jso
         location = parse_location(out)
         if follow:
             _show_in_time(out, _poll(location))
-        status, work = read_status(location), find_intermediate_folder(location)
+        work = find_intermediate_folder(location)
+        failed = load_failed_run(location)
+        if failed is not None and not as_json:
+            _print_failure(out, failed.failure)
+            return
+        status = read_status(location)
     if as_json:
         described = {"status": status, "work": None if work is None else str(work)}
         print_json(msgspec.json.format(msgspec.json.encode(described)).decode())
@@ -88,6 +96,14 @@ def status_command(out: str, speed: float, *, follow: bool, replay: bool, as_jso
         _print_status(out, status, location)
     if work is not None and not as_json:
         print_wrapped(f"  intermediate data: {work}")
+
+
+def _print_failure(out: str, failure: Failure) -> None:
+    """Print how the last run has ended: it left no dataset, and its status would be that of a moment before."""
+    print_wrapped(f"{out}: the run {failure.describe()}")
+    print_wrapped(f"  ended {failure.ended}; the same command resumes it")
+    echo(f"  report: {out}/{REPORT_PAGE}")
+    echo(f"next: gristmill view {quote_path(out)}")
 
 
 def _print_status(out: str, status: RunStatus, location: Location | None) -> None:

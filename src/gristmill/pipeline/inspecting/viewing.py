@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import UsageError
+from gristmill.pipeline.publishing.failed_run import open_failed_run
 from gristmill.report.view.dataset_rows import DatasetRows
 from gristmill.report.view.rows import StepRow
 from gristmill.shards.dataset import open_dataset
+from gristmill.shards.derived_files import REPORT_PAGE
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.locations import is_remote, parse_location
 
@@ -92,6 +94,17 @@ def open_collections(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Rows]
             files.append(Path(location))
         elif not is_remote(location) and not location.is_dir():
             raise UsageError(f"there is no file or dataset {path}", help="name the output of a run, or raw files")
+        elif (failed := open_failed_run(location)) is not None:
+            dataset, failure = failed
+            lines = _open_lines(location.name, dataset)
+            if not lines:
+                raise UsageError(
+                    f"the run in {path} {failure.describe()}, and has refused no record",
+                    help=f"its report: {location / REPORT_PAGE}",
+                )
+            for rows in lines.values():
+                rows.note = f"This run {failure.describe()}. {rows.note}".strip()
+            others |= lines
         elif not (location / MANIFEST).exists():
             raise UsageError(f"there is no dataset {path}", help="raw files are shown from a local disk only")
         else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import UsageError
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.publishing import journal
+from gristmill.pipeline.publishing.failed_run import remove_failed_run
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.storage.commit import make_folder
 from gristmill.storage.folders import open_folder
@@ -48,6 +49,7 @@ def clean(folder: Location, *, take_over: bool = False) -> CleanResult:
         if is_dataset:
             journal.prune_work_folder(folder)
         else:
+            remove_failed_run(folder)
             work_folder.remove_work_folder(folder)
         journal.remove_orphans(folder, manifest, held)
         held.release_old_epochs()

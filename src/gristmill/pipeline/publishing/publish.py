@@ -8,6 +8,7 @@ fingerprint, so a run that was refused is published by the next one from its rec
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -100,8 +101,8 @@ def check_quarantine(
         raise QuarantineError(
             f"source {source.name}: {reasons.total():,} of {num_records:,} records were quarantined ({reasons_text})"
             f"{unread_text}; at most {plan.recipe.max_quarantine:.2%} may be",
-            help=f"see {plan.output / work_path('*.quarantine.jsonl')}; fix the input or the steps, or raise "
-            "max_quarantine; what is done is kept",
+            help=f"to see them: gristmill view {shlex.quote(str(plan.output))}. Then fix the input or the steps, or "
+            "raise max_quarantine; what is done is kept",
             source=source.name,
             files=find_quarantined_files(plan.output, source, quarantine),
         )
@@ -238,6 +239,27 @@ def _make_manifest(
         best=best,
         files=files,
     ).seal()
+
+
+def describe_failed_dataset(
+    plan: Plan, books: Mapping[str, Sequence[Account]], quarantine: list[StoredFile], dropped: list[StoredFile]
+) -> Manifest:
+    """Describe what a failed run has left as a dataset without shards."""
+    return _make_manifest(
+        plan,
+        books,
+        splits={},
+        shard_list=msgspec.UNSET,
+        index={},
+        mixed={},
+        quarantine_files=quarantine,
+        dropped=dropped,
+        scores=[],
+        tokenizer=None,
+        deduplicated=[],
+        decontaminated=[],
+        best=msgspec.UNSET,
+    )
 
 
 def _find_mixture(recipe: Recipe, shards: Mapping[str, list[Shard]]) -> dict[str, float] | None:

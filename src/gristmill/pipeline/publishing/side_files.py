@@ -64,14 +64,15 @@ def publish_quarantine(
     """Join the quarantine files of all tasks into one for each source that has some."""
     return [
         placer.place_lines(
-            "quarantine", source.name, _join_quarantine(plan.output, source, task_files[source.name], run_id)
+            "quarantine", source.name, join_quarantine(plan.output, source, task_files[source.name], run_id)
         )
         for source in plan.sources
         if task_files[source.name]
     ]
 
 
-def _join_quarantine(root: Location, source: SourcePlan, task_files: Sequence[StoredFile], run_id: str) -> StoredFile:
+def join_quarantine(root: Location, source: SourcePlan, task_files: Sequence[StoredFile], run_id: str) -> StoredFile:
+    """Join the quarantine files of the tasks of a source into one, in the work folder."""
     path = work_path(f"quarantine-{source.name}-{run_id}.jsonl")
     input_paths = {file.id: file.relative for file in source.files}
     with PendingFile(root / path, run_id) as joined:
@@ -97,12 +98,17 @@ def publish_dropped(
     plan: Plan, task_files: Mapping[str, Sequence[StoredFile]], placer: FilePlacer, run_id: str
 ) -> list[StoredFile]:
     """Join the dropped records of all tasks, and the evidence of barriers, into one file for each step and reason."""
+    joined = join_refused(plan, task_files, run_id)
+    return [placer.place_lines("dropped", name, file) for name, file in sorted(joined.items())]
+
+
+def join_refused(plan: Plan, task_files: Mapping[str, Sequence[StoredFile]], run_id: str) -> dict[str, StoredFile]:
+    """Join dropped records into files of the work folder, by step and reason."""
     pieces = []
     for source in plan.sources:
         input_paths = {file.id: file.relative for file in source.files}
-        pieces += [(file, input_paths) for file in task_files[source.name]]
-    joined = join_dropped(plan.output, pieces, plan.recipe.keep_dropped or SAMPLES, run_id)
-    return [placer.place_lines("dropped", name, file) for name, file in sorted(joined.items())]
+        pieces += [(file, input_paths) for file in task_files.get(source.name, ())]
+    return join_dropped(plan.output, pieces, plan.recipe.keep_dropped or SAMPLES, run_id)
 
 
 def publish_scores(

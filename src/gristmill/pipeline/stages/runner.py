@@ -80,6 +80,8 @@ class StageRunner:
         self.stopwatch = watch.stopwatch if watch is not None else Stopwatch()
         self._work = work
         self.files = RunFiles(plan.output, work)
+        self.tasks: UnitTasks | None = None
+        """The tasks of the last stage."""
         self._built: set[str] = set()
         """Fingerprints of the units that this run has made."""
         self._reused: set[str] = set()
@@ -107,7 +109,7 @@ class StageRunner:
         num_workers = choose_num_workers(options.workers, options.backend)
         chooser = CutChooser(self._plan.recipe.slice_bytes, num_workers, stage, len(undone))
         with self._open_sync_thread() as sync_thread:
-            tasks = UnitTasks(undone, stage, chooser, _StageReceipts(self, sync_thread))
+            tasks = self.tasks = UnitTasks(undone, stage, chooser, _StageReceipts(self, sync_thread))
             _tell_idle_workers(desc, options, num_workers, tasks.num_slices)
             results = self._start_tasks(
                 run_unit_task,

@@ -163,6 +163,12 @@ class UnitTasks:
         if len(started.results) == len(started.slices):
             self._end_slices(started)
 
+    def list_unjoined(self) -> Iterator[tuple[str, SliceResult]]:
+        """Iterate over the results of slices whose unit is not done, each with the name of its source."""
+        for started in {id(started): started for started in (*self._started.values(), *self._to_join)}.values():
+            for result in started.results.values():
+                yield started.unit.source.name, result
+
     def _measure(self) -> tuple[int, int, int]:
         """Count the slices and the joins that have to be run, and the bytes of the slices."""
         num_slices = num_joins = num_bytes = 0

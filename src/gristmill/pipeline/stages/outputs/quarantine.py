@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MAX_RECORD_BYTES = 1 << 20
 MAX_CONSECUTIVE_QUARANTINED = 100
 """A task fails when this many records of a cell in a row are quarantined: then the step is wrong, not the records."""
+_MAX_SHOWN = 12
 ENVIRONMENT_REASONS = frozenset({"worker_died", "timeout", "out_of_memory"})
 """Reasons that depend on the machine and not on the record: another run might keep it."""
 
@@ -109,6 +110,10 @@ class QuarantineWriter(SliceObserver):
                 help="fix the step or the recipe's field names; what was finished is kept",
                 source=source,
                 files=[file],
+                # This task leaves no file: some of them, for the report of the run.
+                lines=[
+                    encode_line(source, self._paths.get(bad.file), step, bad).decode() for bad in records[-_MAX_SHOWN:]
+                ],
             )
 
 
