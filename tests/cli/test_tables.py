@@ -95,9 +95,14 @@ def test_many_sources_are_a_line_each():
     steps = [Account("read", records_in=10, records_out=10)]
     steps += [Account("length", records_in=10, records_out=7, dropped=Counter(too_short=3))]
     books = {f"source{number}": steps for number in range(9)}
-    lines = list(format_books(books, 50))
+    head, *lines, reasons = format_books(books, 60)
+    assert head.split() == ["in", "length", "left", "share"]
+    assert lines[0].split() == ["source0", "10", "-3", "7", "70.0%"]
+    assert lines[-1].split() == ["all", "9", "90", "-27", "63", "70.0%"]
     assert len(lines) == 10
-    assert lines[1].split() == ["source0", "7", "3"]
+    assert "length: too_short 27" in reasons
+    many = {f"source{number}": steps for number in range(80)}
+    assert len(list(format_books(many, 60))) < 30
     assert is_short(books)
     assert sum("too_short" in line for line in format_books(books, 50, details=True)) == 9
 

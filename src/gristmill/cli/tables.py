@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from gristmill.cli.printing import echo, to_one_line
-from gristmill.core.books import Account, count_left_out_tokens
+from gristmill.core.books import Account, count_left_out_tokens, make_step_table
 from gristmill.core.checks import escape_controls
 from gristmill.core.quantities import format_count, format_share
 from gristmill.shards.stored_files import MixedShare
@@ -145,8 +145,6 @@ _MIN_WIDTH = 40
 _SHARE_FROM = 60
 """The smallest width with room for shares."""
 _MAX_REASONS = 4
-_MAX_SOURCES = 3
-"""More sources than this get one line each."""
 _SPACE = re.compile(r"\s")
 _BELOW = str.maketrans("├└─", "│  ")
 
@@ -234,7 +232,7 @@ def _num_cells(label: str) -> int:
 def is_short(books: Mapping[str, Sequence[Account]]) -> bool:
     """Whether `format_books` leaves something out: the steps of many sources, or reasons of a step."""
     accounts = [account for accounts in books.values() for account in accounts]
-    return len(books) > _MAX_SOURCES or any(len(_list_reasons(account)) > _MAX_REASONS + 1 for account in accounts)
+    return len(books) > 1 or any(len(_list_reasons(account)) > _MAX_REASONS + 1 for account in accounts)
 
 
 def format_books(books: Mapping[str, Sequence[Account]], width: int, *, details: bool = False) -> Iterator[str]:
@@ -244,18 +242,14 @@ def format_books(books: Mapping[str, Sequence[Account]], width: int, *, details:
 
 
 def _format_books(books: Mapping[str, Sequence[Account]], width: int, *, details: bool) -> Iterator[str]:
+    if len(books) > 1 and not details:
+        yield from _format_step_table(books, width)
+        return
     largest = [account.records_in + account.created for steps in books.values() for account in steps]
     labels = [f"  {account.step}" for steps in books.values() for account in steps]
     reasons = [reason for steps in books.values() for account in steps for _, reason in _list_reasons(account)]
     labels += ["    created" for steps in books.values() for account in steps if account.created]
     columns = _Columns(width, [0, *largest], ["", *books, *labels], ["    999 more reasons", *reasons])
-    if len(books) > _MAX_SOURCES and not details:
-        yield columns.line("", *columns.HEADS)
-        for source, steps in books.items():
-            if steps:
-                num_came = steps[0].records_in + sum(account.created for account in steps)
-                yield _step_line(columns, source, num_came, steps[-1].records_out)
-        return
     for source, steps in books.items():
         yield columns.line(source, *columns.HEADS)
         for account in steps:
@@ -263,6 +257,62 @@ def _format_books(books: Mapping[str, Sequence[Account]], width: int, *, details
             if details and +account.counters:
                 counts = "; ".join(f"{name} {count:,}" for name, count in sorted(account.counters.items()) if count)
                 yield from wrap(f"    counted: {to_one_line(counts, 10_000)}", width, indent="      ")
+
+
+def _format_step_table(books: Mapping[str, Sequence[Account]], width: int) -> Iterator[str]:
+    """Format what each step removed from each source, and the most frequent reasons.
+
+    Steps that do not fit the width are one column: names are never broken.
+    """
+    steps, sources, total = make_step_table(books)
+    lines = [*sources, total]
+
+    def make_columns(shown: Sequence[int], *, has_share: bool) -> list[tuple[str, list[str]]]:
+        columns = [("in", [f"{line.came:,}" for line in lines])]
+        if total.created:
+            columns.append(("made", [f"{line.created:,}" if line.created else "" for line in lines]))
+        columns += [(to_one_line(steps[step]), [_show_loss(line.removed[step]) for line in lines]) for step in shown]
+        if hidden := [step for step in range(len(steps)) if step not in shown]:
+            name = "other steps" if shown else "removed"
+            columns.append((name, [_show_loss(sum(line.removed[step] for step in hidden)) for line in lines]))
+        columns.append(("left", [f"{line.left:,}" for line in lines]))
+        shares = [format_share(line.left, line.came + line.created) if line.came else "" for line in lines]
+        return [*columns, ("share", shares)] if has_share else columns
+
+    def measure(columns: Sequence[tuple[str, list[str]]]) -> list[int]:
+        return [2 + max(map(cell_len, (name, *cells))) for name, cells in columns]
+
+    by_size = sorted(range(len(steps)), key=lambda step: -total.removed[step])
+    choices = [(sorted(by_size[:number]), width >= _SHARE_FROM) for number in range(len(steps), -1, -1)]
+    label = min(max(_num_cells(line.name) for line in lines), width // 3)
+    for shown, has_share in [*choices, ([], False)]:
+        columns = make_columns(shown, has_share=has_share)
+        if label + sum(measure(columns)) <= width:
+            break
+    else:  # sums beyond 10^10 on a phone
+        columns = [columns[0], columns[-1]]
+        label = min(label, width - sum(measure(columns)))
+    sizes = measure(columns)
+    yield " " * label + "".join(
+        f"{' ' * (size - cell_len(name))}{name}" for (name, _), size in zip(columns, sizes, strict=True)
+    )
+    for number, line in enumerate(lines):
+        *full, last = wrap(to_one_line(line.name, 1000), label, "", breaks_words=True) or [""]
+        yield from full
+        cells = "".join(f"{cells[number]:>{size}}" for (_, cells), size in zip(columns, sizes, strict=True))
+        yield f"{set_cell_size(last, label)}{cells}".rstrip()
+    reasons: Counter[tuple[str, str]] = Counter()
+    for accounts in books.values():
+        for account in accounts:
+            reasons.update({(account.step, reason): count for reason, count in account.dropped.items()})
+            reasons.update({(account.step, f"{name} (quarantined)"): n for name, n in account.quarantined.items()})
+    most = [f"{to_one_line(step)}: {to_one_line(reason)} {count:,}" for (step, reason), count in reasons.most_common(5)]
+    if most:
+        yield from wrap(f"removed most: {'; '.join(most)}", width, breaks_words=True)
+
+
+def _show_loss(number: int) -> str:
+    return f"-{number:,}" if number else ""
 
 
 def _account_lines(columns: _Columns, account: Account, *, details: bool) -> Iterator[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Counts = Counter[str]
 else:
@@ -139,3 +139,112 @@ def estimate_unread_records(num_records: int, num_bytes: int, num_unread: int) -
     25
     """
     return num_records * num_unread // max(num_bytes - num_unread, 1)
+
+
+class StepTable(NamedTuple):
+    """What each step has removed from each source: in every line, in + created = removed + left."""
+
+    steps: list[str]
+    """Steps that have removed something from any source."""
+    lines: list[StepLine]
+    """Sources, the largest first; those beyond the wanted number are one line."""
+    total: StepLine
+
+
+class StepLine(NamedTuple):
+    """A line of the table: a source, several small ones, or all."""
+
+    name: str
+    came: int
+    created: int
+    removed: tuple[int, ...]
+    """By step. What a step adds, records or bytes, is created."""
+    left: int
+
+
+Measure = Literal["records", "bytes", "tokens"]
+
+
+def make_step_table(
+    books: Mapping[str, Sequence[Account]], measure: Measure = "records", max_lines: int = 20
+) -> StepTable:
+    """Make the table of what each step has removed, in records, bytes of text or tokens.
+
+    >>> web = [Account("read", 9, records_out=9), Account("length", 9, records_out=7, dropped=Counter(too_short=2))]
+    >>> make_step_table({"web": web}).total
+    StepLine(name='all 1', came=9, created=0, removed=(2,), left=7)
+    """
+    columns: list[tuple[str, int]] = []
+    cells: dict[str, dict[tuple[str, int], int]] = {}
+    ends: dict[str, tuple[int, int, int]] = {}
+    for source, accounts in books.items():
+        amounts = list(_measure_steps(accounts, measure))
+        place, seen = 0, Counter[str]()
+        cells[source] = {}
+        for amount in amounts:
+            column = amount.step, seen[amount.step]
+            seen[amount.step] += 1
+            if column not in columns:  # behind those that this source has passed
+                columns.insert(place, column)
+            place = columns.index(column) + 1
+            cells[source][column] = amount.removed
+        created = sum(amount.created for amount in amounts)
+        ends[source] = (amounts[0].came, created, amounts[-1].left) if amounts else (0, 0, 0)
+    columns = [column for column in columns if any(removed.get(column) for removed in cells.values())]
+    lines = [
+        StepLine(source, *ends[source][:2], tuple(cells[source].get(column, 0) for column in columns), ends[source][2])
+        for source in sorted(books, key=lambda source: (-ends[source][0], source))
+    ]
+    total = _add_lines(f"all {len(lines)}", lines, len(columns))
+    if len(lines) > max_lines + 1:
+        small = _add_lines(f"{len(lines) - max_lines} others", lines[max_lines:], len(columns))
+        lines = [*lines[:max_lines], small]
+    names = Counter(name for name, _ in columns)
+    return StepTable([name if names[name] == 1 else f"{name} {number + 1}" for name, number in columns], lines, total)
+
+
+class _Amount(NamedTuple):
+    """What came into a step, and what it has removed and left, in one measure."""
+
+    step: str
+    came: int
+    created: int
+    removed: int
+
+    @property
+    def left(self) -> int:
+        return self.came + self.created - self.removed
+
+
+def _measure_steps(accounts: Sequence[Account], measure: Measure) -> Iterator[_Amount]:
+    """Measure the steps of a source, from the first to the last one that knows the measure.
+
+    Bytes of text are known until texts become tokens. Tokens of records that a step has removed are not known at the
+    step that makes them, only those that it has cut.
+    """
+    before: int | None = None
+    for account in accounts:
+        if measure == "records":
+            yield _Amount(
+                account.step,
+                account.records_in,
+                account.created,
+                account.dropped.total() + account.quarantined.total(),
+            )
+            continue
+        left = account.text_bytes if measure == "bytes" else account.tokens or account.counters["row_tokens"]
+        if before is None:
+            if left:
+                before = left if measure == "bytes" else left + count_left_out_tokens([account])
+                yield _Amount(account.step, before, 0, before - left)
+                before = left
+        elif left or not account.records_out:
+            yield _Amount(account.step, before, max(left - before, 0), max(before - left, 0))
+            before = left
+
+
+def _add_lines(name: str, lines: Sequence[StepLine], num_steps: int) -> StepLine:
+    """Add up lines of the table."""
+    removed = tuple(sum(line.removed[step] for line in lines) for step in range(num_steps))
+    came, created, left = (sum(getattr(line, field) for line in lines) for field in ("came", "created", "left"))
+    return StepLine(name, came, created, removed, left)

@@ -139,7 +139,7 @@ def draw_pie(title: str, slices: Sequence[tuple[str, float]]) -> Markup:
 def draw_histogram(title: str, bins: Sequence[tuple[str, float, str]]) -> Markup:
     """Draw vertical bars for `(label, value, text)`. Labels are shown as far as they have room."""
     tallest = max((value for _, value, _ in bins), default=0) or 1
-    height, width = 180, 100 / max(len(bins), 1)
+    height, width = 150, 100 / max(len(bins), 1)
     every = max(1, math.ceil(len(bins) / 6))
     shapes = []
     for number, (label, value, text) in enumerate(bins):

@@ -81,23 +81,57 @@ def join(*children: object) -> Markup:
     return Markup("".join(parts))
 
 
-def table(heads: tuple[str, ...], rows: Sequence[Row], *, max_rows: int = 200) -> Markup:
-    """Make a table. Numbers are aligned to the right; rows above `max_rows` are only counted."""
+def table(
+    heads: tuple[str, ...], rows: Sequence[Row], *, max_rows: int = 200, words: int = 1, has_total: bool = False
+) -> Markup:
+    """Make a table. Columns of numbers are aligned to the right, but for the first `words`; rows above `max_rows` are
+    only counted.
+    """
+    shown = rows[:max_rows]
+    is_number = [
+        number >= words and all(_is_number(row[number]) or not row[number] for row in shown) and bool(shown)
+        for number in range(len(heads))
+    ]
+    classes = ["number" if right else None for right in is_number]
     body = [
-        element("tr", *(element("td", cell, class_="number" if _is_number(cell) else None) for cell in row))
-        for row in rows[:max_rows]
+        element(
+            "tr",
+            *(element("td", cell, class_=class_) for cell, class_ in zip(row, classes, strict=True)),
+            class_="total" if has_total and number == len(rows) - 1 else None,
+        )
+        for number, row in enumerate(shown)
     ]
     if len(rows) > max_rows:
         body.append(element("tr", element("td", f"{len(rows) - max_rows:,} more in report.json", colspan=len(heads))))
-    head = element("tr", *(element("th", name, scope="col") for name in heads))
+    named = zip(heads, classes, strict=True)
+    head = element("tr", *(element("th", name, scope="col", class_=class_) for name, class_ in named))
     return element(
         "div", element("table", element("thead", head), element("tbody", *body)), class_="scroll", tabindex="0"
     )
 
 
+def make_tabs(group: str, label: str, panels: Sequence[tuple[str, str, Markup]]) -> Markup:
+    """Make tabs of `(name, title, body)`. Without a script all bodies are shown, each below its title."""
+    tabs = [
+        element(
+            "button", title, type="button", role="tab", id=f"tab-{name}",
+            aria_controls=f"panel-{name}", aria_selected="false",
+        )
+        for name, title, _ in panels
+    ]  # fmt: skip
+    bodies = [
+        element("div", element("h3", title), body, role="tabpanel", id=f"panel-{name}", aria_labelledby=f"tab-{name}")
+        for name, title, body in panels
+    ]
+    return join(element("div", *tabs, role="tablist", class_=f"tabs {group}", hidden=True, aria_label=label), *bodies)
+
+
+_TAGS: Final = re.compile(r"<[^>]*>")
+
+
 def _is_number(cell: object) -> bool:
-    text = cell if isinstance(cell, str) else str(cell)
-    return bool(text) and text.lstrip("-")[:1].isdigit() and len(text) < 24
+    text = _TAGS.sub("", cell) if isinstance(cell, Markup) else str(cell)
+    return bool(text) and text.lstrip("-<>+")[:1].isdigit() and len(text) < 24
 
 
 def encode_plain(data: object) -> bytes:

@@ -86,6 +86,10 @@ class LanguageCount(msgspec.Struct, frozen=True, kw_only=True):
     documents: int
     amount: int = 0
     """Their tokens, or bytes of text: the unit of `lengths`."""
+    reached: int = 0
+    """Documents in it that reached the filters by scores; 0 where the run kept no scores."""
+    kept: int = 0
+    """Those of them that these filters kept."""
 
 
 class RuleCurve(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.core.quantities import format_count
-from gristmill.report import record_sections, sections
+from gristmill.report import overview, record_sections, sections
 from gristmill.report.markup import Markup, element, join
 
 if TYPE_CHECKING:
@@ -36,13 +36,14 @@ def make_page(report: Report, title: str) -> str:
         else "This page holds no records of the data, only counts."
     )
     parts = [
-        ("funnel", "Funnel", sections.make_funnels(report)),
+        ("overview", "Overview", overview.make_overview(report)),
         ("rules", "Rules", sections.make_rules(report)),
         ("best", "Best documents", sections.make_best(report)),
         ("thresholds", "Thresholds", record_sections.make_sliders(report)),
         ("mix", "Mix", sections.make_mix(report)),
         ("lengths", "Lengths and packing", sections.make_lengths(report)),
         ("duplicates", "Duplicates", sections.make_duplicates(report)),
+        ("benchmarks", "Benchmarks", sections.make_benchmarks(report)),
         ("samples", "Samples", record_sections.make_samples(report)),
         ("time", "Time and memory", join(RUN_BEGINS, record_sections.make_times(report.run), RUN_ENDS)),
         ("books", "Books", sections.make_books(report)),
@@ -50,18 +51,32 @@ def make_page(report: Report, title: str) -> str:
     ]
     shown = [(name, heading, body) for name, heading, body in parts if body is not None]
     links = [element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in shown]
+    finished = report.run.finished[:16].replace("T", " ") + " UTC" if report.run is not None else ""
+    version = report.versions.get("gristmill", "")
     hash_text = element("span", report.dataset_hash, class_="hash")
     header = element(
         "header",
         element(
             "div",
             element("div", element("h1", title), make_theme_button(), class_="row"),
-            element("p", f"{report.kind}, {report.format}, ", hash_text, class_="quiet"),
-            element("p", warning, id="holds"),
+            element("p", overview.describe_outcome(report), class_="lead") if report.failure is None else None,
+            element(
+                "p",
+                RUN_BEGINS,
+                f"{finished} · " if finished else None,
+                RUN_ENDS,
+                f"gristmill {version} · {report.kind}, {report.format} · ",
+                hash_text,
+                class_="quiet",
+            ),
+            element("p", warning, id="holds", class_="quiet"),
         ),
         class_="top",
     )
-    bodies = [element("section", element("h2", heading), body, id=name) for name, heading, body in shown]
+    bodies = [
+        element("section", element("h2", heading) if name != "overview" else None, body, id=name)
+        for name, heading, body in shown
+    ]
     main = element("main", make_banner(report), sections.make_headline(report), *bodies, make_footer(report))
     return make_document(
         title,

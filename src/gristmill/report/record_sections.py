@@ -13,7 +13,8 @@ import msgspec
 
 from gristmill.core.quantities import format_bytes, format_count, format_share
 from gristmill.report.charts import Bar, draw_bars, figure
-from gristmill.report.markup import Markup, element, join, table
+from gristmill.report.markup import Markup, element, join, make_tabs, table
+from gristmill.report.overview import draw_meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _MAX_DIFF_WORDS = 2000
 _MAX_USES = 64
+_MAX_JOBS = 10
+_SHORT_SECONDS = 0.1
+"""Jobs that took less, and those beyond the longest ones, are shown together."""
 _NODE_LETTERS = 8
 _KEEP_SOME = "The run did not keep any. With “keep_dropped: samples” in the recipe, some are kept for each rule."
 _EXPLANATION = (
@@ -47,25 +51,11 @@ def make_samples(report: Report) -> Markup:
         ("quarantined", "Quarantined", list(map(_show_sample, samples.quarantined)), "Nothing was quarantined."),
         ("clusters", "Duplicates", _show_clusters(report), "No duplicates were removed."),
     ]
-    tabs = [
-        element(
-            "button", f"{title} ({len(items)})", type="button", role="tab", id=f"tab-{name}",
-            aria_controls=f"panel-{name}", aria_selected="false",
-        )
-        for name, title, items, _ in kinds
-    ]  # fmt: skip
     panels = [
-        element(
-            "div",
-            element("h3", title),
-            *(items or [element("p", empty, class_="note")]),
-            role="tabpanel",
-            id=f"panel-{name}",
-            aria_labelledby=f"tab-{name}",
-        )
+        (name, f"{title} ({len(items)})", join(*(items or [element("p", empty, class_="note")])))
         for name, title, items, empty in kinds
     ]
-    return join(element("div", *tabs, role="tablist", class_="tabs", hidden=True, aria_label="Samples"), *panels)
+    return make_tabs("samples", "Samples", panels)
 
 
 def _explain_no_drops(report: Report) -> str:
@@ -155,27 +145,40 @@ def make_times(run: RunTimes | None) -> Markup:
     """Show time and memory by stage, worker and node."""
     if run is None:
         return element("p", "Not measured: the report was made after the run.", class_="note")
-    bars = [Bar(job.name, (job.seconds,), f"{job.seconds:,.2f} s", (6,)) for job in run.jobs]
+    longest = max((job.seconds for job in run.jobs), default=0) or 1
+    slow = nlargest(_MAX_JOBS, run.jobs, key=lambda job: job.seconds)
+    shown = [job for job in run.jobs if job in slow and job.seconds >= _SHORT_SECONDS] or run.jobs[:1]
     rows: list[Row] = [
         (
             job.name,
+            draw_meter([(job.seconds / longest, 6, f"{job.seconds:,.2f} s")]),
             f"{job.seconds:,.2f}",
             f"{job.tasks:,}",
             f"{job.records:,}" if job.records else "",
             f"{job.bytes / 1e6 / job.seconds:,.1f}" if job.bytes and job.seconds else "",
             f"{sum(worker.cpu_seconds for worker in job.workers):,.2f}",
-            f"{job.deaths:,}",
+            f"{job.deaths:,}" if job.deaths else "",
         )
-        for job in run.jobs
+        for job in shown
     ]
-    heads = ("job", "seconds", "tasks", "records", "MB/s of input", "CPU seconds", "worker deaths")
-    title = "Time by stage"
+    if others := [job for job in run.jobs if job not in shown]:
+        seconds, tasks = sum(job.seconds for job in others), sum(job.tasks for job in others)
+        cpu_seconds = sum(worker.cpu_seconds for job in others for worker in job.workers)
+        deaths = sum(job.deaths for job in others)
+        name = f"{len(others)} shorter jobs"
+        rows.append(
+            (name, "", f"{seconds:,.2f}", f"{tasks:,}", "", "", f"{cpu_seconds:,.2f}", f"{deaths:,}" if deaths else "")
+        )
+    heads = ("job", "", "seconds", "tasks", "records", "MB/s of input", "CPU seconds", "worker deaths")
     note = f"{run.seconds:,.2f} s in all, planning not included; backend {run.backend}, finished {run.finished}."
-    stages = figure(title, "seconds", draw_bars(title, bars), heads, rows, note=note)
     has_nodes = any(worker.node for job in run.jobs for worker in job.workers)
     nodes = _show_uses(run, "node", "largest memory of its workers together", _name_node) if has_nodes else None
     workers = _show_uses(run, "worker", "largest resident memory", _name_worker)
-    return element("div", stages, nodes, workers, class_="pair")
+    return join(
+        element("p", note, class_="note"),
+        table(heads, rows),
+        element("details", element("summary", "Memory"), element("div", nodes, workers, class_="pair")),
+    )
 
 
 def _name_node(worker: WorkerTimes) -> str:

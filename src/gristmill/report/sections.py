@@ -1,41 +1,38 @@
-"""The sections of the page about the dataset: figures, funnel, rules, mix, lengths, packing, duplicates, books."""
+"""The sections of the page about the dataset: figures, rules, mix, lengths, packing, duplicates, benchmarks, books."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
 
 import msgspec
 
-from gristmill.core.books import add_books, count_left_out_tokens
 from gristmill.core.quantities import format_bytes, format_count, format_share
 from gristmill.core.splits import TRAIN
-from gristmill.report.charts import MAX_BARS, NUM_COLORS, Bar, draw_bars, draw_histogram, draw_pie, figure
+from gristmill.report.charts import Bar, draw_bars, draw_histogram, figure
 from gristmill.report.markup import Markup, element, join, table
+from gristmill.report.overview import FATES, draw_meter, find_fate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gristmill.core.books import Account
     from gristmill.report.markup import Row
     from gristmill.report.model import Report
-    from gristmill.shards.derived_files import SourceMix
 
 _LOST = 8
 """The color of what is gone."""
-_MAX_FUNNELS = 12
-"""This many sources get a separate funnel; all others are in the table of the books."""
+_MAX_SOURCES = 10
+"""This many sources are shown one by one."""
 
 
 def make_headline(report: Report) -> Markup:
     """Show the main figures as cards."""
     totals = report.totals
-    num_gone = totals.records_dropped + totals.records_quarantined
     came = totals.records_in + totals.records_created
     inputs = f"{format_bytes(totals.input_bytes)} in {format_count(totals.input_files, 'file')}"
     if totals.records_created:
-        inputs += f"; steps created {totals.records_created:,} more"
+        inputs += f"; steps made {totals.records_created:,} more"
     amounts = {
         "records out": totals.records_out,
         "dropped": totals.records_dropped,
@@ -47,10 +44,6 @@ def make_headline(report: Report) -> Markup:
         trained = f"{format_share(totals.trained_tokens, totals.tokens)} trained" if report.kind == "chats" else ""
         cards.append(("tokens", f"{totals.tokens:,}", trained or f"in {format_count(totals.rows, 'row')}"))
     cards.append(("dataset", format_bytes(totals.shard_bytes), format_count(totals.shards, "shard")))
-    balanced = totals.records_out + num_gone == came
-    cards.append(
-        ("books", "balance" if balanced else "do not balance", f"{came:,} = {totals.records_out:,} + {num_gone:,}")
-    )
     return element(
         "dl",
         *(
@@ -61,70 +54,6 @@ def make_headline(report: Report) -> Markup:
     )
 
 
-def make_funnels(report: Report) -> Markup:
-    """Show what each step has left of each source, and of all together where they have the same steps."""
-    names = sorted(report.books, key=lambda name: (-_count_first(report, name), name))
-    parts: list[Markup] = []
-    if len(names) > 1 and len({tuple(account.step for account in report.books[name]) for name in names}) == 1:
-        total = add_books(report.books[name] for name in names)
-        parts.append(_draw_funnel("all sources", total, list(report.sources.values())))
-    parts += [_draw_funnel(name, report.books[name], [report.sources[name]]) for name in names[:_MAX_FUNNELS]]
-    if len(names) > _MAX_FUNNELS:
-        parts.append(
-            element("p", f"{len(names) - _MAX_FUNNELS:,} smaller sources are in the books below.", class_="note")
-        )
-    return element("div", *parts, class_="pair")
-
-
-def _count_first(report: Report, source: str) -> int:
-    books = report.books[source]
-    return books[0].records_in if books else 0
-
-
-def _draw_funnel(name: str, accounts: Sequence[Account], sources: Sequence[SourceMix]) -> Markup:
-    largest = max((account.records_in + account.created for account in accounts), default=0)
-    bars, rows = [], []
-    for account in accounts:
-        came = account.records_in + account.created
-        lost = came - account.records_out
-        text = f"{account.records_out:,}" + (f"  (-{lost:,}, {format_share(lost, came)})" if lost else "")
-        bars.append(Bar(account.step, (account.records_out, lost), text, (0, _LOST)))
-        rows.append((account.step, f"{came:,}", f"{account.records_out:,}", f"{lost:,}", *_size_cells(account)))
-    heads = ("step", "came in", "left", "gone", "text", "tokens")
-    title = f"Funnel of {name}"
-    legend = [(0, "left"), (_LOST, "gone")]
-    picture, note = draw_bars(title, bars, maximum=largest), _name_sizes(accounts, sources)
-    return figure(title, "records", picture, heads, rows, legend=legend, note=note)
-
-
-def _name_sizes(accounts: Sequence[Account], sources: Sequence[SourceMix]) -> str:
-    """Say what became of the bytes of sources, such as `6.4 MB of files, 5.9 MB of text, 4.3 MB of it left`.
-
-    Steps after the last one with text hold tokens. If they remove any, only their records can be counted.
-    """
-    sizes = [(number, account.text_bytes) for number, account in enumerate(accounts, 1) if account.text_bytes]
-    input_bytes, tokens = sum(source.input_bytes for source in sources), sum(source.tokens for source in sources)
-    has_rows = any(source.rows for source in sources)
-    parts = [f"{format_bytes(input_bytes)} of files"] if input_bytes else []
-    if sizes:
-        number, size = sizes[-1]
-        after_text = accounts[number:]
-        removes_some = any(account.records_out < account.records_in + account.created for account in after_text)
-        parts.append(f"{format_bytes(sizes[0][1])} of text")
-        if has_rows and (removes_some or count_left_out_tokens(after_text)):
-            parts.append(f"{format_bytes(size)} of it up to {after_text[0].step}")
-            parts.append(f"{format_count(accounts[-1].records_out, 'record')} left")
-        else:
-            parts.append(f"{format_bytes(size if has_rows else 0)} of it left")
-    parts += [format_count(tokens, "token")] if tokens else []
-    return f"{', '.join(parts)}." if parts else ""
-
-
-def _size_cells(account: Account) -> tuple[str, str]:
-    tokens = account.tokens or account.counters["row_tokens"]
-    return (format_bytes(account.text_bytes) if account.text_bytes else "", f"{tokens:,}" if tokens else "")
-
-
 def make_rules(report: Report) -> Markup | None:
     """Show what each rule has removed, over all sources; None if nothing was removed."""
     removed: dict[tuple[str, str, str], int] = {}
@@ -133,40 +62,54 @@ def make_rules(report: Report) -> Markup | None:
     for accounts in report.books.values():
         for account in accounts:
             reached[account.step] += account.records_in + account.created
-    for steps in report.funnel.values():
-        for step in steps:
-            for kind, counts in (("dropped", step.dropped), ("quarantined", step.quarantined)):
+    for funnel in report.funnel.values():
+        for entry in funnel:
+            for kind, counts in (("dropped", entry.dropped), ("quarantined", entry.quarantined)):
                 for reason, count in counts.items():
-                    key = (step.step, reason, kind)
+                    key = (entry.step, reason, kind)
                     removed[key] = removed.get(key, 0) + count
-            for reason, count in step.failed.items():
-                failed[step.step, reason] = failed.get((step.step, reason), 0) + count
+            for reason, count in entry.failed.items():
+                failed[entry.step, reason] = failed.get((entry.step, reason), 0) + count
     if not removed:
         return None
     ranked = sorted(removed.items(), key=lambda item: (-item[1], item[0]))
-    bars = [
-        Bar(
-            f"{reason} ({step})",  # a phone shows the beginning
-            (count,),
-            f"{count:,}  ({format_share(count, reached[step])})",
-            (0 if kind == "dropped" else 1,),
+    most = ranked[0][1]
+    rows: list[Row] = []
+    for (step, reason, kind), count in ranked:
+        color = FATES[find_fate(reason)] if kind == "dropped" else FATES["quarantined"]
+        share = format_share(count, reached[step])
+        failing = failed.get((step, reason), count)
+        rows.append(
+            (
+                element("span", element("b", reason), " ", element("span", step, class_="quiet")),
+                draw_meter([(count / most, color, f"{count:,}")]),
+                f"{count:,}",
+                share,
+                f"{failing:,}" if failing != count else "",
+                kind,
+                make_view_command(report, kind, f"{step}: {reason}"),
+            )
         )
-        for (step, reason, kind), count in ranked
-    ]
-    rows: list[Row] = [
-        (step, reason, kind, f"{count:,}", format_share(count, reached[step]), f"{failed.get((step, reason), count):,}")
-        for (step, reason, kind), count in ranked
-    ]
+    (step, reason, kind), count = ranked[0]
+    finding = (
+        f"{reason} of {step} {kind} most: {count:,} records, {format_share(count, reached[step])} of those it saw."
+    )
     note = (
         "A record counts once, by the first rule that it broke; shares are of the records that reached the step. "
-        "The table also says how many broke the rule at all."
+        "“Broke it” counts all that broke the rule, where these are more."
     )
-    if len(ranked) > MAX_BARS:
-        note += f" The chart has the {MAX_BARS} most frequent rules."
-    heads = ("step", "rule", "what happened", "records", "share", "broke it")
-    title = "What each rule removed"
-    legend = [(0, "dropped"), (1, "quarantined")]
-    return figure(title, "records", draw_bars(title, bars), heads, rows, note=note, legend=legend)
+    heads = ("rule", "", "records", "share", "broke it", "what happened", "to its records")
+    return join(element("p", finding), table(heads, rows), element("p", note, class_="note"))
+
+
+def make_view_command(report: Report, show: str, reason: str) -> Markup | None:
+    """Make a button that copies the command which shows these records; None if the dataset holds none of them."""
+    has_files = report.quarantined if show == "quarantined" else report.dropped_files
+    if not has_files:
+        return None
+    place = urlencode({"show": show, "reason": reason}, quote_via=quote)
+    command = f"gristmill view {shlex.quote(str(report.recipe.get('output') or 'OUT') + '#' + place)}"
+    return element("button", "copy view", type="button", class_="copy", data_copy=command, title=command)
 
 
 def make_mix(report: Report) -> Markup:
@@ -175,28 +118,30 @@ def make_mix(report: Report) -> Markup:
     whole = f"{unit} of {TRAIN}" if TRAIN in report.splits else unit
     names = sorted(report.sources, key=lambda name: (-report.sources[name].share, name))
     is_wanted = any(report.sources[name].wanted_share is not None for name in names)
-    bars, rows = [], []
-    for name in names:
+    rows: list[Row] = []
+    for name in names[:_MAX_SOURCES]:
         source = report.sources[name]
         wanted = source.wanted_share
-        text = f"{source.share:.1%}" + ("" if wanted is None else f"  (wanted {wanted:.1%})")
-        values = (source.share, wanted or 0.0) if is_wanted else (source.share,)
-        bars.append(Bar(name, values, text, (0, 7) if is_wanted else (0,)))
-        cells = (f"{source.share:.2%}", "" if wanted is None else f"{wanted:.2%}")
-        rows.append((name, f"{source.tokens:,}" if source.tokens else "", f"{source.rows:,}", *cells))
-    heads = ("source", "tokens of all splits", "rows of all splits", f"share of {whole}", "wanted")
-    note = ""
+        cells = [name, draw_meter([(source.share, 0, f"{source.share:.1%}")], wanted), f"{source.share:.2%}"]
+        if is_wanted:
+            cells += ["", ""] if wanted is None else [f"{wanted:.2%}", f"{100 * (source.share - wanted):+.2f}"]
+        cells += [f"{source.tokens:,}" if source.tokens else "", f"{source.rows:,}"]
+        rows.append(tuple(cells))
+    others = [report.sources[name] for name in names[_MAX_SOURCES:]]
+    if others:
+        share = sum(source.share for source in others)
+        cells = [f"{len(others)} others", draw_meter([(share, 0, f"{share:.1%}")]), f"{share:.2%}"]
+        cells += ["", ""] if is_wanted else []
+        tokens, num_rows = sum(source.tokens for source in others), sum(source.rows for source in others)
+        rows.append((*cells, f"{tokens:,}" if tokens else "", f"{num_rows:,}"))
+    wanted_heads = ("wanted", "points off") if is_wanted else ()
+    heads = ("source", "", f"share of {whole}", *wanted_heads, "tokens of all splits", "rows of all splits")
+    parts: list[Markup | None] = [table(heads, rows)]
     if report.wanted_by == "mixture":
-        note = "“Wanted” are the weights for training: a stream reads the sources in these shares."
-    title = "Sources"
-    legend = [(0, f"in {TRAIN}" if TRAIN in report.splits else "in the dataset"), (7, "wanted")] if is_wanted else []
-    picture = draw_bars(
-        title, bars, is_grouped=is_wanted, maximum=max((max(bar.values) for bar in bars), default=1) or 1
-    )
-    figures = [figure(title, f"share of {whole}", picture, heads, rows, note=note, legend=legend)]
-    figures.append(_draw_shares("Sources as a pie", whole, [(name, report.sources[name].share) for name in names]))
+        words = "“Wanted” are the weights for training: a stream reads the sources in these shares."
+        parts.append(element("p", words, class_="note"))
     if report.languages:
-        figures += _draw_languages(report)
+        parts += [element("h3", "Languages"), _make_languages(report)]
     splits: list[Row] = [
         (
             name,
@@ -208,36 +153,36 @@ def make_mix(report: Report) -> Markup:
         for name, split in report.splits.items()
     ]
     heads = ("split", "rows", "tokens", "shards", "bytes")
-    return join(element("div", *figures, class_="pair"), element("h3", "Splits"), table(heads, splits))
+    return join(*parts, element("h3", "Splits"), table(heads, splits))
 
 
-def _draw_languages(report: Report) -> list[Markup]:
+def _make_languages(report: Report) -> Markup:
     languages = sorted(report.languages, key=lambda entry: (-entry.amount, entry.language))
     total = sum(entry.amount for entry in languages)
     unit = report.lengths.unit if report.lengths is not None else "bytes"
-    bars = [Bar(entry.language, (entry.amount,), format_share(entry.amount, total)) for entry in languages]
-    rows: list[Row] = [
-        (entry.language, f"{entry.amount:,}", f"{entry.documents:,}", format_share(entry.amount, total))
-        for entry in languages
-    ]
-    title = "Languages"
-    heads = ("language", unit, "documents", "share")
-    shares = [(entry.language, float(entry.amount)) for entry in languages]
-    return [
-        figure(title, f"share of {unit}", draw_bars(title, bars), heads, rows, note=_name_sample(report)),
-        _draw_shares("Languages as a pie", unit, shares),
-    ]
-
-
-def _draw_shares(title: str, unit: str, shares: list[tuple[str, float]]) -> Markup:
-    total = sum(value for _, value in shares) or 1.0
-    slices = shares[: NUM_COLORS - 1]
-    rest = shares[NUM_COLORS - 1 :]
-    if rest:
-        slices = [*slices, (f"{len(rest)} others", sum(value for _, value in rest))]
-    legend = [(number, f"{name} {value / total:.1%}") for number, (name, value) in enumerate(slices)]
-    rows: list[Row] = [(name, f"{value / total:.2%}") for name, value in shares]
-    return figure(title, f"share of {unit}", draw_pie(title, slices), ("name", "share"), rows, legend=legend)
+    more = ("kept by filters",) if any(entry.reached for entry in languages) else ()
+    rows: list[Row] = []
+    for entry in languages[:_MAX_SOURCES]:
+        share = format_share(entry.amount, total)
+        meter = draw_meter([(entry.amount / max(total, 1), 0, share)])
+        kept = (format_share(entry.kept, entry.reached) if entry.reached else "",) if more else ()
+        rows.append((entry.language, meter, share, f"{entry.amount:,}", f"{entry.documents:,}", *kept))
+    if others := languages[_MAX_SOURCES:]:
+        amount, documents = sum(entry.amount for entry in others), sum(entry.documents for entry in others)
+        rows.append(
+            (
+                f"{len(others)} others",
+                "",
+                format_share(amount, total),
+                f"{amount:,}",
+                f"{documents:,}",
+                *("" for _ in more),
+            )
+        )
+    return join(
+        table(("language", "", "share", unit, "documents", *more), rows),
+        element("p", _name_sample(report), class_="note"),
+    )
 
 
 def make_lengths(report: Report) -> Markup | None:
@@ -260,21 +205,23 @@ def make_lengths(report: Report) -> Markup | None:
         heads = ("from", "to", "documents")
         figures.append(figure(title, f"documents by {lengths.unit}", picture, heads, rows, note=note))
     if report.packing:
-        figures.append(_draw_packing(report))
-    return element("div", *figures, class_="pair") if figures else None
+        figures.append(_make_packing(report))
+    return join(*figures) if figures else None
 
 
-def _draw_packing(report: Report) -> Markup:
-    bars, rows = [], []
-    for source, packing in report.packing.items():
-        bars.append(Bar(source, (packing.tokens, packing.padding), f"{packing.filled:.2%} filled", (2, _LOST)))
+def _make_packing(report: Report) -> Markup:
+    ranked = sorted(report.packing.items(), key=lambda item: (-item[1].tokens, item[0]))
+    rows: list[Row] = []
+    for source, packing in ranked[:_MAX_SOURCES]:
         cells = (packing.tokens, packing.padding, packing.split_documents, packing.left_out_tokens)
-        rows.append((source, f"{packing.rows:,}", *(f"{value:,}" for value in cells), f"{packing.filled:.2%}"))
+        meter = draw_meter([(packing.filled, 2, f"{packing.filled:.2%}")])
+        rows.append((source, meter, f"{packing.filled:.2%}", f"{packing.rows:,}", *(f"{value:,}" for value in cells)))
     row_length = next(iter(report.packing.values())).row_length
-    heads = ("source", "rows", "tokens", "padding", "documents split", "tokens left out", "filled")
-    title = "Packing"
-    legend = [(2, "tokens"), (_LOST, "padding")]
-    return figure(title, f"tokens in rows of {row_length:,}", draw_bars(title, bars), heads, rows, legend=legend)
+    heads = ("source", "", "filled", "rows", "tokens", "padding", "documents split", "tokens left out")
+    note = f"Rows of {row_length:,} tokens."
+    if len(ranked) > _MAX_SOURCES:
+        note += f" The {_MAX_SOURCES} largest of {len(ranked):,} sources; report.json has all."
+    return join(element("h3", "Packing"), element("p", note, class_="note"), table(heads, rows))
 
 
 def make_best(report: Report) -> Markup | None:
@@ -305,7 +252,7 @@ def make_best(report: Report) -> Markup | None:
 
 
 def make_duplicates(report: Report) -> Markup | None:
-    """Show the sizes of clusters of duplicates, and what `decontaminate` found."""
+    """Show the sizes of clusters of duplicates."""
     figures = []
     for number, step in enumerate(report.duplicates):
         title = "Clusters of duplicates" + (f", step {number + 1}" if len(report.duplicates) > 1 else "")
@@ -320,18 +267,22 @@ def make_duplicates(report: Report) -> Markup | None:
         note = f"{format_count(step.removed, 'document')} removed; near duplicates verified by {step.verify}."
         heads = ("source", "documents in", "exact copies", "near copies")
         figures.append(figure(title, "clusters by size", draw_bars(title, bars), heads, rows, note=note))
-    for check in report.decontamination:
-        rows = [
-            (name, f"{bench.items:,}", f"{bench.found:,}", format_share(bench.found, bench.items))
-            for name, bench in check.benchmarks.items()
-        ]
-        bars = [
-            Bar(name, (bench.found,), f"{bench.found:,} of {bench.items:,} items", (4,))
-            for name, bench in check.benchmarks.items()
-        ]
-        title = f"Benchmarks found in documents ({check.action})"
-        figures.append(figure(title, "items", draw_bars(title, bars), ("benchmark", "items", "found", "share"), rows))
     return element("div", *figures, class_="pair") if figures else None
+
+
+def make_benchmarks(report: Report) -> Markup | None:
+    """Show which share of the items of each benchmark was found in documents; None without `decontaminate`."""
+    rows: list[Row] = []
+    actions = []
+    for check in report.decontamination:
+        actions.append(check.action)
+        for name, bench in check.benchmarks.items():
+            share = format_share(bench.found, bench.items)
+            meter = draw_meter([(bench.found / max(bench.items, 1), 4, share)])
+            documents = sum(counts["documents"] for counts in check.found.get(name, {}).values())
+            rows.append((name, meter, share, f"{bench.found:,}", f"{bench.items:,}", f"{documents:,}", check.action))
+    heads = ("benchmark", "", "share", "items found", "items", "in documents", "what was done")
+    return table(heads, sorted(rows, key=lambda row: str(row[2]))) if rows else None
 
 
 def make_books(report: Report) -> Markup:
@@ -345,7 +296,8 @@ def make_books(report: Report) -> Markup:
             rows.append((source, account.step, *(f"{number:,}" for number in (*numbers, *lost)), counters))
     heads = ("source", "step", "in", "created", "out", "dropped", "quarantined", "also counted")
     equation = "In every line: in + created = out + dropped + quarantined; one step's out is the next one's in."
-    return join(element("p", equation, class_="note"), table(heads, rows))
+    body = join(element("p", equation, class_="note"), table(heads, rows))
+    return element("details", element("summary", f"All {len(rows):,} accounts"), body)
 
 
 def make_origin(report: Report) -> Markup:
@@ -363,10 +315,12 @@ def make_origin(report: Report) -> Markup:
     return join(
         element("h3", "Recipe"),
         element("pre", recipe[:100_000], class_="long", tabindex="0"),
-        element("h3", "Versions and hashes"),
-        table(("what", "value"), hashes),
-        element("h3", "Columns"),
-        table(("column", "type"), columns),
+        element(
+            "details",
+            element("summary", "Versions, hashes and columns"),
+            table(("what", "value"), hashes, words=2),
+            table(("column", "type"), columns),
+        ),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from gristmill.core.errors import DamagedDatasetError
 from gristmill.report.model import RuleCurve, StepCurves
-from gristmill.shards.score_file import ScoreColumns
+from gristmill.shards.score_file import LANGUAGE, ScoreColumns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +59,29 @@ def find_curves(dataset: Dataset, max_sample: int = 50_000) -> list[StepCurves]:
     with ThreadPoolExecutor(_NUM_THREADS) as pool:  # the workers of the run are idle by now
         curves = [_make_curves(name, step, parts, max_sample, pool, memory) for name, (step, parts) in steps.items()]
     return [curve for curve in curves if curve is not None]
+
+
+def count_languages(dataset: Dataset) -> dict[str, tuple[int, int]]:
+    """Count for each language the documents that reached filters by scores, and those that these have kept."""
+    files = [file for file in dataset.manifest.scores if file.rows]
+    counts: dict[str, tuple[int, int]] = {}
+    if sum(file.rows for file in files) > _MAX_ROWS:
+        return counts
+    for file in files:
+        columns = ScoreColumns(dataset.folder, file)
+        reasons = [step.column("reason") for step in columns.layout.steps]
+        for block in columns.blocks([LANGUAGE, *reasons]):
+            is_kept = np.ones(block.num_rows, np.bool_)
+            for reason in reasons:
+                is_kept &= block.column(reason).fill_null(0).to_numpy() == 0  # null: an earlier step has dropped it
+            encoded = block.column(LANGUAGE).dictionary_encode()
+            numbers = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
+            num_reached = np.bincount(numbers, minlength=len(encoded.dictionary) + 1)
+            num_kept = np.bincount(numbers[is_kept], minlength=len(encoded.dictionary) + 1)
+            for number, name in enumerate(encoded.dictionary.to_pylist()):
+                reached, kept = counts.get(name, (0, 0))
+                counts[name] = reached + int(num_reached[number]), kept + int(num_kept[number])
+    return counts
 
 
 class _Part(NamedTuple):

@@ -32,7 +32,7 @@ from gristmill.report.documents import is_cut_anywhere, join_pieces
 from gristmill.report.markup import replace_surrogates, restore_pictures, show_record
 from gristmill.report.model import Bin, Failure, LanguageCount, Lengths, Report, RunTimes, ShownRecord, ShownSamples
 from gristmill.report.page import make_page
-from gristmill.report.thresholds import find_curves
+from gristmill.report.thresholds import count_languages, find_curves
 from gristmill.report.view.describe import list_pictures
 from gristmill.shards.canonical import read_unchecked_batches
 from gristmill.shards.dataset import Dataset, open_file
@@ -84,6 +84,8 @@ def complete_report(
     dataset = Dataset(folder, manifest)
     reads_shards = reads_store or not is_remote(folder)
     lengths, languages = measure_documents(dataset) if reads_shards else (None, [])
+    if reads_shards and manifest.scores:
+        languages = _add_filtered_languages(languages, count_languages(dataset))
     derived = make_report(manifest)
     return Report(
         **{name: getattr(derived, name) for name in derived.__struct_fields__},
@@ -93,6 +95,18 @@ def complete_report(
         curves=find_curves(dataset) if reads_shards and manifest.scores else [],
         run=run,
     )
+
+
+def _add_filtered_languages(measured: list[LanguageCount], filtered: dict[str, tuple[int, int]]) -> list[LanguageCount]:
+    """Add how many documents in each language the filters have kept; also languages of which nothing is left."""
+    known = {entry.language: entry for entry in measured}
+    missing = [LanguageCount(language=name, documents=0) for name in sorted(filtered) if name not in known]
+    return [
+        msgspec.structs.replace(entry, reached=filtered[entry.language][0], kept=filtered[entry.language][1])
+        if entry.language in filtered
+        else entry
+        for entry in (*measured, *missing)
+    ]
 
 
 def load_report(folder: Location) -> Report | None:

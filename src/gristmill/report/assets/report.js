@@ -2,6 +2,7 @@
 for (const list of document.querySelectorAll("[role=tablist]")) {
   const tabs = [...list.querySelectorAll("[role=tab]")];
   list.hidden = false;
+  list.parentElement.classList.add("tabbed");
   const select = (tab) => {
     for (const other of tabs) {
       const isSelected = other === tab;
@@ -21,6 +22,24 @@ for (const list of document.querySelectorAll("[role=tablist]")) {
     });
   });
   if (tabs.length) select(tabs[0]);
+}
+
+// A button that copies a command says so, and shows the command where the clipboard is closed.
+for (const button of document.querySelectorAll("button[data-copy]")) {
+  const words = button.textContent;
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = "copied";
+      setTimeout(() => { button.textContent = words; }, 2000);
+    } catch {
+      const shown = document.createElement("code");
+      shown.textContent = button.dataset.copy;
+      shown.tabIndex = 0;
+      button.replaceWith(shown);
+      getSelection().selectAllChildren(shown);
+    }
+  });
 }
 
 // Thresholds: one rule from its exact counts, all rules of a step from the sample.
