@@ -91,9 +91,10 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     `completion`.
 
     A conversation of more than `max_tokens` (by default those of a packed row) loses its oldest exchanges
-    (`too_long: drop_turns`), becomes several examples with each answer in one of them (`windows`), is dropped (`drop`)
-    or cut (`cut`). If a template renders an answer in the history differently from a last answer, each answer becomes
-    a separate example (`split_turns: auto`).
+    (`too_long: drop_turns`), becomes several examples with each answer in one of them (`windows`, or `turn_windows`
+    for sessions of agents, whose exchanges are long themselves), is dropped (`drop`) or cut (`cut`). If a template
+    renders an answer in the history differently from a last answer, each answer becomes a separate example
+    (`split_turns: auto`).
 
     Prompts of reasoning models often end with `<think>`, which rendered answers do not have. `prompt: as_rendered`
     uses the text that transformers renders and trains the answer from where the two differ; `as_prompted` puts the
@@ -126,7 +127,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     max_tokens: int | None = None
     """Conversations with more tokens are too long. None: those of a packed row."""
     too_long: TooLong = "drop_turns"
-    """`drop_turns`: drop the oldest exchanges; or `windows` (several examples), `drop`, or `cut`."""
+    """`drop_turns`: drop the oldest exchanges; or several examples, cut between exchanges (`windows`) or turns
+    (`turn_windows`); or `drop`, or `cut`."""
     date: str | None = None
     """The date for templates that ask for today's, such as `2026-01-31`."""
     prompt: PromptPolicy = "as_rendered"
@@ -175,7 +177,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             raise UsageError("image_tokens: without images there is nothing to count", help="name them: `images: …`")
         if self.images is not None and self.too_long == CUT:
             raise UsageError(
-                "render: chats with images cannot be cut", help="use too_long: drop_turns, windows or drop"
+                "render: chats with images cannot be cut",
+                help="use too_long: drop_turns, windows, turn_windows or drop",
             )
 
     def _check_fields(self) -> None:

@@ -32,6 +32,7 @@ from gristmill.text.chats.options import (
     SPLIT_AUTO,
     TRAIN_ALL,
     TRAIN_LAST,
+    TURN_WINDOWS,
     WINDOWS,
     ChatOptions,
     DroppedChat,
@@ -180,7 +181,7 @@ class ExampleMaker:
     def _render_all(self, conversation: Conversation, rendered: RenderedRecord, *, may_hold_literals: bool) -> None:
         if self.options.split_turns == SPLIT_ALWAYS:
             self._split_turns(conversation, rendered, may_hold_literals=may_hold_literals)
-        elif self.options.too_long == WINDOWS and self.options.train_on != TRAIN_LAST:
+        elif self.options.too_long in (WINDOWS, TURN_WINDOWS) and self.options.train_on != TRAIN_LAST:
             for part, text, _ in self._fitter.cut_windows(conversation, rendered):
                 self._add_conversation(rendered, part, text, part, may_hold_literals=may_hold_literals)
         else:

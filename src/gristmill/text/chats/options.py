@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 TrainOn = Literal["auto", "assistant", "last_assistant", "all", "marked"]
 LastNotAssistant = Literal["drop", "keep", "trim"]
 SplitTurns = Literal["auto", "always", "never"]
-TooLong = Literal["drop_turns", "drop", "cut", "windows"]
+TooLong = Literal["drop_turns", "drop", "cut", "windows", "turn_windows"]
 PromptPolicy = Literal["as_rendered", "as_prompted", "refuse"]
 
 TRAIN_AUTO, TRAIN_ASSISTANT, TRAIN_LAST, TRAIN_ALL, TRAIN_MARKED = get_args(TrainOn)
 DROP, KEEP, TRIM = get_args(LastNotAssistant)
 SPLIT_AUTO, SPLIT_ALWAYS, SPLIT_NEVER = get_args(SplitTurns)
-DROP_TURNS, DROP_CHAT, CUT, WINDOWS = get_args(TooLong)
+DROP_TURNS, DROP_CHAT, CUT, WINDOWS, TURN_WINDOWS = get_args(TooLong)
 AS_RENDERED, AS_PROMPTED, REFUSE = get_args(PromptPolicy)
 
 
