@@ -16,7 +16,12 @@ from gristmill.text.quality.counting import SCORES
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "gristmill"
 DOCUMENTS = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "benchmarks/README")]
-DOCUMENTS += sorted(ROOT.glob("docs/**/*.md"))
+DOCUMENTS += [
+    *sorted(ROOT.glob("docs/**/*.md")),
+    ROOT / "AGENTS.md",
+    ROOT / "SECURITY.md",
+    *ROOT.glob("skills/*/SKILL.md"),
+]
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

@@ -18,7 +18,7 @@ from gristmill.recipe.load import STEPS, parse_recipe, step_class
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCUMENTS = [README, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-DOCUMENTS += [ROOT / "CHANGELOG.md", *sorted(ROOT.glob("benchmarks/**/*.md"))]
+DOCUMENTS += [ROOT / "CHANGELOG.md", *sorted(ROOT.glob("benchmarks/**/*.md")), *sorted(ROOT.glob("skills/*/SKILL.md"))]
 PAGES = [document for document in DOCUMENTS[1:] if document.parent.name != "guides"]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 
