@@ -1,5 +1,6 @@
 """The sliders of a report: against filters that really have the other threshold."""
 
+import itertools
 import json
 import re
 
@@ -105,3 +106,64 @@ def test_a_sample_has_an_error_that_holds(corpus):
         both = [(t, n) for t, n in zip(by_sample.thresholds, by_sample.documents, strict=True) if t in kept]
         assert (by_all.threshold, kept[by_all.threshold]) in both
         assert all(kept[threshold] == number for threshold, number in both)  # one rule is counted in all documents
+
+
+def test_bars_and_texts_of_a_threshold(corpus, browser):
+    [curves] = load_report(corpus / "out").curves
+    rule = next(rule for rule in curves.rules if rule.name == "min_words")
+    texts = [json.loads(line)["text"] for line in (corpus / "a.jsonl").read_text().splitlines()]
+    lengths = [len(text.split()) for text in texts]
+    counted = [sum(low <= n < high for n in lengths) for low, high in itertools.pairwise(rule.thresholds)]
+    assert [low - high for low, high in itertools.pairwise(rule.documents)] == counted
+    steps_between = {round(high - low) for low, high in itertools.pairwise(rule.thresholds[1:-1])}
+    assert max(steps_between) <= 2  # even on the slider
+    shown = {rule.name: rule for rule in curves.rules if rule.examples}
+    assert 1 <= len(shown) <= 4
+    near = shown["min_words"].examples
+    assert [entry.value for entry in near] == sorted(entry.value for entry in near)
+    below = sorted((n for n in lengths if n < 50), reverse=True)[:3]
+    assert [entry.value for entry in near if not entry.is_kept] == below[::-1]
+    assert [entry.value for entry in near if entry.is_kept] == sorted(n for n in lengths if n >= 50)[:3]
+    assert all(len(entry.text.split()) <= entry.value for entry in near)
+    page = browser.open(f"file://{corpus}/out/report.html")
+    bar = "document.querySelector('[data-rule=min_words]').parentElement"
+    assert "polygon" in page.run(f"{bar}.querySelector('.histogram').style.clipPath")
+    before = page.run(f"{bar}.style.getPropertyValue('--at')")
+    page.run("document.querySelector('[data-rule=min_words]').focus()")
+    page.press("ArrowRight")
+    assert page.run(f"{bar}.style.getPropertyValue('--at')") != before
+    page.close()
+
+
+def test_languages_with_separate_thresholds(tmp_path, browser):
+    lines = [
+        {
+            "text": f"{'der die und' if n % 3 else 'the of and'} wort {n} " * (n % 9 + 1),
+            "language": "de" if n % 3 else "en",
+        }
+        for n in range(90)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "a.jsonl"), columns=["language"])},
+        steps=[
+            steps.GopherQuality(
+                min_words=10, min_stop_words=None, min_mean_word_length=None, by_language={"de": {"min_words": 30}}
+            ),
+            steps.Write(format="jsonl"),
+        ],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    curves = load_report(tmp_path / "out").curves
+    assert {(entry.language, entry.documents) for entry in curves} == {("", 30), ("de", 60)}
+    [rule] = [rule for entry in curves if entry.language == "de" for rule in entry.rules if rule.name == "min_words"]
+    words = [len(line["text"].split()) for line in lines if line["language"] == "de"]
+    assert (rule.threshold, rule.documents[rule.position]) == (30, sum(n >= 30 for n in words))
+    page = browser.open(f"file://{tmp_path}/out/report.html")
+    visible = "[...document.querySelectorAll('.thresholds')].filter(b => !b.hidden).map(b => b.dataset.documents)"
+    assert page.run(visible) == ["30"]
+    choose = "s.value = '1'; s.dispatchEvent(new Event('change'));"
+    page.run(f"(() => {{ const s = document.querySelector('.language select'); {choose} }})()")
+    assert page.run(visible) == ["60"]
+    page.close()

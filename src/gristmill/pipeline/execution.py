@@ -20,6 +20,7 @@ from gristmill.core.errors import DamagedWorkError, LeaseLostError, QuarantineEr
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource, find_annotator, make_barrier
+from gristmill.pipeline.inspecting.trace import make_text_reader
 from gristmill.pipeline.monitoring.progress_watch import ProgressWatch
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.trials import name_unlike_files
@@ -204,7 +205,14 @@ class Execution:
         journal.remove_orphans(self._plan.output, manifest, self._held, may_have_uploads=was_killed)
         self._held.release_old_epochs()
         times = describe_times(self._runner.stopwatch, self._options.backend, monotonic() - self._started)
-        publish_report(self._plan.output, manifest, self._held, self._plan.recipe.num_samples, times)
+        publish_report(
+            self._plan.output,
+            manifest,
+            self._held,
+            self._plan.recipe.num_samples,
+            times,
+            make_text_reader(manifest),
+        )
         return manifest
 
     def _make_dataset(self) -> Manifest:

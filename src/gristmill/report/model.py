@@ -92,6 +92,17 @@ class LanguageCount(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that these filters kept."""
 
 
+class BorderText(msgspec.Struct, frozen=True, kw_only=True):
+    """A document whose score is near a threshold."""
+
+    place: str
+    value: float
+    is_kept: bool
+    """Whether this rule keeps it."""
+    text: str
+    """The beginning of its text in the input."""
+
+
 class RuleCurve(msgspec.Struct, frozen=True, kw_only=True):
     """One rule of a filter: how many documents it alone would keep at each of some thresholds. Exact."""
 
@@ -102,6 +113,9 @@ class RuleCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Its place in `thresholds`."""
     thresholds: list[float]
     documents: list[int]
+    examples: list[BorderText] = []
+    """Documents just below and just above the threshold of the recipe, in the order of their scores. Only for the
+    rules that remove most, and where the input can be read."""
 
 
 class StepCurves(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +125,10 @@ class StepCurves(msgspec.Struct, frozen=True, kw_only=True):
     documents: int
     """Documents that its thresholds decide about."""
     rules: list[RuleCurve]
+    language: str = ""
+    """The language with these thresholds; empty: all languages without separate ones."""
+    others: int = 0
+    """Documents that reached it, in languages with separate thresholds that are not shown."""
     sample_documents: int
     sample: str
     """Base64 of one byte for each sampled document and rule: how many of the thresholds it passes, from the weakest

@@ -228,10 +228,28 @@ def make_sliders(report: Report) -> Markup | None:
     """Make the sliders of all steps; None where the run kept no scores."""
     if not report.curves:
         return None
-    return join(
-        element("p", _EXPLANATION, class_="note"),
-        *(_make_step(number, step) for number, step in enumerate(report.curves)),
-    )
+    numbered = list(enumerate(report.curves))
+    steps = dict.fromkeys(curves.step for curves in report.curves)
+    groups = [_make_group([(number, curves) for number, curves in numbered if curves.step == step]) for step in steps]
+    return join(element("p", _EXPLANATION, class_="note"), *groups)
+
+
+def _make_group(blocks: list[tuple[int, StepCurves]]) -> Markup:
+    """Make the sliders of a step; where languages have separate thresholds, one block for each, and a choice."""
+    step, others = blocks[0][1].step, blocks[0][1].others
+    names = [(number, curves.language or "all others", curves.documents) for number, curves in blocks]
+    choice = note = None
+    if len(blocks) > 1 or blocks[0][1].language:
+        options = [element("option", f"{name} ({documents:,})", value=number) for number, name, documents in names]
+        choice = element(
+            "label", "Language ", element("select", *options, aria_label=f"language of {step}"),
+            class_="field language", hidden=True,
+        )  # fmt: skip
+    if others:
+        text = f"{format_count(others, 'document')} in other languages with separate thresholds have no slider here."
+        note = element("p", text, class_="note")
+    body = [_make_step(number, curves) for number, curves in blocks]
+    return element("div", element("h3", step), choice, note, *body, class_="step")
 
 
 def _make_step(number: int, step: StepCurves) -> Markup:
@@ -256,20 +274,41 @@ def _make_step(number: int, step: StepCurves) -> Markup:
         class_="changes",
         hidden=True,
     )
+    language = f" in {step.language}" if step.language else ""
     return element(
         "div",
-        element("h3", f"{step.step}: {format_count(step.documents, 'document')} to decide about"),
-        *sliders,
+        element("p", f"{format_count(step.documents, 'document')}{language} to decide about.", class_="quiet"),
         together,
         changes,
+        element("div", *sliders, class_="sliders"),
+        *(_show_border(rule) for rule in step.rules if rule.examples),
         element(
             "details", element("summary", "Table"), table(("rule", "threshold", "kept by it alone", "share"), rows)
         ),
         class_="thresholds",
         data_step=step.step,
+        data_language=step.language or None,
+        data_block=number,
         data_documents=step.documents,
         data_count=step.sample_documents,
         data_sample=step.sample,
+    )
+
+
+def _show_border(rule: RuleCurve) -> Markup:
+    """Show the texts whose scores are just below and just above a threshold."""
+    rows: list[Row] = [
+        (
+            element("span", f"{entry.value:.6g}", class_="" if entry.is_kept else "bad"),
+            "kept" if entry.is_kept else "dropped",
+            element("div", entry.text, class_="border"),
+            entry.place,
+        )
+        for entry in rule.examples
+    ]
+    title = f"Texts near {rule.name} {_format_threshold(rule.threshold)}"
+    return element(
+        "details", element("summary", title), table((rule.name, "", "text in the input", "place"), rows, words=4)
     )
 
 
@@ -293,8 +332,9 @@ def _make_slider(name: str, step: StepCurves, rule: RuleCurve) -> Markup:
     return element(
         "div",
         element("label", rule.name, for_=name),
-        slider,
         element("output", kept_share, for_=name),
+        element("div", class_="histogram"),
+        slider,
         class_="slider",
     )
 

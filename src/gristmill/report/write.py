@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gristmill.report.thresholds import TextReader
     from gristmill.shards.manifest import Manifest
     from gristmill.shards.stored_files import Shard
     from gristmill.storage.locations import Location
@@ -63,9 +64,13 @@ def write_report(
     run: RunTimes | None = None,
     reads_store: bool = False,
     failure: Failure | None = None,
+    read_text: TextReader | None = None,
 ) -> Report:
-    """Write the report of a dataset into its folder. From a store shards are only read if `reads_store`."""
-    report = complete_report(folder, manifest, samples=samples, run=run, reads_store=reads_store)
+    """Write the report of a dataset into its folder. From a store shards are only read if `reads_store`.
+
+    `read_text` reads texts of the input, which are shown next to thresholds.
+    """
+    report = complete_report(folder, manifest, samples=samples, run=run, reads_store=reads_store, read_text=read_text)
     report = msgspec.structs.replace(report, failure=failure)
     page = make_page(report, folder.name or str(folder)).encode(errors="backslashreplace")
     stored = StoredFile(path=REPORT_PAGE, bytes=len(page), xxh3=xxhash.xxh3_64_hexdigest(page))
@@ -76,7 +81,13 @@ def write_report(
 
 
 def complete_report(
-    folder: Location, manifest: Manifest, *, samples: int, run: RunTimes | None = None, reads_store: bool = True
+    folder: Location,
+    manifest: Manifest,
+    *,
+    samples: int,
+    run: RunTimes | None = None,
+    reads_store: bool = True,
+    read_text: TextReader | None = None,
 ) -> Report:
     """Make the whole report of a dataset, without its page."""
     if not 0 <= samples <= MAX_SAMPLES:
@@ -92,7 +103,9 @@ def complete_report(
         samples=collect_samples(dataset, samples, reads_shards=reads_shards),
         lengths=lengths,
         languages=languages,
-        curves=find_curves(dataset) if reads_shards and manifest.scores else [],
+        curves=(
+            find_curves(dataset, read_text=read_text if samples else None) if reads_shards and manifest.scores else []
+        ),
         run=run,
     )
 

@@ -22,6 +22,7 @@ from gristmill.cli.tables import (
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import DEFAULT_SAMPLES, MAX_SAMPLES
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.pipeline.inspecting.trace import make_text_reader
 from gristmill.pipeline.publishing.clean import lock_output
 from gristmill.pipeline.publishing.failed_run import open_failed_run
 from gristmill.report.write import load_report, write_report
@@ -221,7 +222,15 @@ def _rewrite_report(dataset: Dataset, samples: int | None, *, as_json: bool) -> 
     if samples is None:
         samples = wanted or 0
     run = old.run if old is not None and old.dataset_hash == dataset.manifest.dataset_hash else None
-    report = write_report(dataset.folder, dataset.manifest, "report", samples=samples, run=run, reads_store=True)
+    report = write_report(
+        dataset.folder,
+        dataset.manifest,
+        "report",
+        samples=samples,
+        run=run,
+        reads_store=True,
+        read_text=make_text_reader(dataset.manifest),
+    )
     if as_json:
         echo(encode_report(report).decode(), nl=False)
         return

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gristmill.core.checks import find_nearest
-from gristmill.core.errors import DamagedDatasetError, UsageError
+from gristmill.core.errors import DamagedDatasetError, GristmillError, UsageError
 from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, TEXT, SourceFile
 from gristmill.pipeline.barriers.deduplicate.decision import TABLE_SCHEMA
 from gristmill.pipeline.inspecting.find import find_record, open_whole_records
@@ -30,6 +30,7 @@ from gristmill.shards.canonical import make_damage_error
 from gristmill.shards.dataset import Origin
 from gristmill.shards.stored_files import file_key
 from gristmill.storage.files import read_version
+from gristmill.storage.locations import is_remote, parse_location
 from gristmill.storage.stores.credentials import distrust_url
 from gristmill.text.tokenizers.engine import load_engine
 from gristmill.text.tokenizers.files import find_tokenizer
@@ -156,6 +157,21 @@ def read_original_text(manifest: Manifest, file: InputFile, position: int, read:
     with name_missing_packages(lambda: manifest.plugins):
         row = _read_original(read or _rebuild_read(manifest, file.source), file, position)
     return None if row is None or TEXT not in row.schema.names else row.column(TEXT)[0].as_py()
+
+
+def make_text_reader(manifest: Manifest) -> Callable[[str, int, int], str | None]:
+    """Make a function that reads texts of the input by source, file and position; None where it cannot be read."""
+
+    def read_text(source: str, file: int, position: int) -> str | None:
+        entry = manifest.files.get(file_key(file))
+        if entry is None or entry.source != source or is_remote(parse_location(entry.path)):
+            return None
+        try:
+            return read_original_text(manifest, entry, position)
+        except (GristmillError, OSError):
+            return None
+
+    return read_text
 
 
 def _find_input_file(manifest: Manifest, origin: Origin) -> InputFile:

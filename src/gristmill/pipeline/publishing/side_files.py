@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.planning.source_plan import SourcePlan
     from gristmill.pipeline.publishing.file_placer import FilePlacer
     from gristmill.pipeline.stages.outputs.score_writer import StageScores
+    from gristmill.report.thresholds import TextReader
     from gristmill.shards.manifest import Manifest
     from gristmill.shards.manifest_file import TokenizerSnapshot
     from gristmill.shards.stored_files import Shard
@@ -230,25 +231,31 @@ def _make_index(side_file: Location) -> NDArray[np.uint64]:
 
 
 def publish_report(
-    folder: Location, manifest: Manifest, held: HeldOutput, samples: int, run: RunTimes | None = None
+    folder: Location,
+    manifest: Manifest,
+    held: HeldOutput,
+    samples: int,
+    run: RunTimes | None = None,
+    read_text: TextReader | None = None,
 ) -> None:
     """Write the report of a dataset. The dataset is complete: a report that cannot be made is only a warning."""
     held.check()
     try:
-        write_report(folder, manifest, held.run_id, samples=samples, run=run)
+        write_report(folder, manifest, held.run_id, samples=samples, run=run, read_text=read_text)
     except (OSError, GristmillError):  # the disk is full, or a shard is damaged: the user has to know
         raise
     except Exception:
         _log.warning("the dataset is complete, but its report could not be made", exc_info=True)
 
 
-def complete_report(plan: Plan, manifest: Manifest, held: HeldOutput) -> None:
+def complete_report(plan: Plan, manifest: Manifest, held: HeldOutput, read_text: TextReader) -> None:
     """Write the report again if a killed run has left none, or if the recipe asks for another number of samples."""
     report = load_report(plan.output)
     has_page = report is not None and report.page is not None and (plan.output / REPORT_PAGE).exists()
     if not has_page or report is None or report.samples is None or report.samples.wanted != plan.recipe.num_samples:
         remove_temporaries(plan.output, None)  # of the run that was killed
-        publish_report(plan.output, manifest, held, plan.recipe.num_samples, report.run if report is not None else None)
+        run = report.run if report is not None else None
+        publish_report(plan.output, manifest, held, plan.recipe.num_samples, run, read_text)
 
 
 def describe_times(stopwatch: Stopwatch, backend: str, seconds: float) -> RunTimes:

@@ -51,6 +51,18 @@ for (const step of document.querySelectorAll(".thresholds")) {
   together.parentElement.hidden = false;
   const changes = step.querySelector(".changes");
   const show = (share) => share > 0 && share < 0.0005 ? "<0.1%" : share < 1 && share >= 0.9995 ? ">99.9%" : (100 * share).toFixed(1) + "%";
+  // Behind each slider the documents between two thresholds; where few bars have nearly all, on a logarithmic scale.
+  for (const input of inputs) {
+    const { documents } = JSON.parse(input.dataset.numbers), last = documents.length - 1;
+    const bars = documents.slice(1).map((count, index) => Math.abs(count - documents[index]));
+    if (input.dataset.rule.startsWith("min_")) bars[bars.length - 1] += documents[last]; else bars[0] += documents[0];
+    const highest = Math.max(...bars, 1), isSkewed = highest > 5 * bars.reduce((sum, bar) => sum + bar, 0) / bars.length;
+    const height = (bar) => bar && (isSkewed ? Math.max(0.06, Math.log1p(bar) / Math.log1p(highest)) : Math.max(0.03, bar / highest));
+    const points = bars.flatMap((bar, index) => [index, index + 1].map((x) => `${(100 * x / last).toFixed(1)}% ${(100 - 100 * height(bar)).toFixed(0)}%`));
+    input.previousElementSibling.style.clipPath = `polygon(0 100%,${points.join(",")},100% 100%)`;
+    input.previousElementSibling.title = `documents by score${isSkewed ? ", heights on a logarithmic scale" : ""}`;
+    input.parentElement.classList.add(input.dataset.rule.startsWith("min_") ? "min" : "max");
+  }
   const update = () => {
     const needed = inputs.map((input) => {
       const numbers = JSON.parse(input.dataset.numbers), position = Number(input.value);
@@ -60,6 +72,7 @@ for (const step of document.querySelectorAll(".thresholds")) {
         + (isMoved ? `, was ${numbers.thresholds[input.dataset.position]}` : "");
       input.parentElement.querySelector("output").textContent = text;
       input.setAttribute("aria-valuetext", text);
+      input.parentElement.style.setProperty("--at", `${100 * position / (numbers.thresholds.length - 1)}%`);
       // A document passes if it passes this threshold and all that are weaker.
       return input.dataset.rule.startsWith("min_") ? position + 1 : numbers.thresholds.length - position;
     });
@@ -77,7 +90,8 @@ for (const step of document.querySelectorAll(".thresholds")) {
     const moved = inputs.filter((input) => input.value !== input.dataset.position);
     changes.hidden = !moved.length;
     const keys = moved.map((input) => `${input.dataset.rule}: ${JSON.parse(input.dataset.numbers).thresholds[input.value]}`);
-    changes.querySelector("code").textContent = `${step.dataset.step}: {${keys.join(", ")}}`;
+    const own = step.dataset.language ? `by_language: {${step.dataset.language}: {${keys.join(", ")}}}` : keys.join(", ");
+    changes.querySelector("code").textContent = `${step.dataset.step}: {${own}}`;
   };
   for (const input of inputs) input.addEventListener("input", update);
   changes.querySelector("button").addEventListener("click", () => {
@@ -86,6 +100,14 @@ for (const step of document.querySelectorAll(".thresholds")) {
     update();
   });
   update();
+}
+
+// A step with thresholds by language shows those of one language at a time.
+for (const select of document.querySelectorAll(".language select")) {
+  const show = () => { for (const block of select.closest(".step").querySelectorAll(".thresholds")) block.hidden = block.dataset.block !== select.value; };
+  select.parentElement.hidden = false;
+  select.addEventListener("change", show);
+  show();
 }
 
 // A printed page cannot be unfolded.
