@@ -211,6 +211,7 @@ SIGNATURES = {
         "run": RunSettings(),
         "report": None,
         "folder": None,
+        "written": None,
     },
 }
 RESULT = {

@@ -223,6 +223,8 @@ def _measure_steps(accounts: Sequence[Account], measure: Measure) -> Iterator[_A
     step that makes them, only those that it has cut.
     """
     before: int | None = None
+    cut: list[tuple[str, int]] = []
+    """What steps have left out of records before their tokens are counted."""
     for account in accounts:
         if measure == "records":
             yield _Amount(
@@ -234,10 +236,13 @@ def _measure_steps(accounts: Sequence[Account], measure: Measure) -> Iterator[_A
             continue
         left = account.text_bytes if measure == "bytes" else account.tokens or account.counters["row_tokens"]
         if before is None:
+            if measure == "tokens" and (left_out := count_left_out_tokens([account])):
+                cut.append((account.step, left_out))
             if left:
-                before = left if measure == "bytes" else left + count_left_out_tokens([account])
-                yield _Amount(account.step, before, 0, before - left)
-                before = left
+                before = left + sum(number for _, number in cut)
+                for step, number in cut or [(account.step, 0)]:
+                    yield _Amount(step, before, 0, number)
+                    before -= number
         elif left or not account.records_out:
             yield _Amount(account.step, before, max(left - before, 0), max(before - left, 0))
             before = left

@@ -124,6 +124,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """In Python only: the folder where relative paths start. None: the current folder; from YAML, the folder of the
     recipe.
     """
+    written: str | None = None
+    """In Python only: the YAML that it was read from, which its report shows."""
 
     def __post_init__(self) -> None:
         _check_kinds(self.sources, self.steps)

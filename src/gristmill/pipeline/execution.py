@@ -190,7 +190,9 @@ class Execution:
                 source = next(source for source in self._plan.sources if source.name == error.context["source"])
                 name_unlike_files(error, source.read, source.files, source.schema)
             if not isinstance(error, RemoteStoreError):
-                times = describe_times(self._runner.stopwatch, self._options.backend, monotonic() - self._started)
+                times = describe_times(
+                    self._runner.stopwatch, self._options.backend, monotonic() - self._started, self._plan.recipe
+                )
                 leave_failed_run(self._plan, error, self._list_refused_records(), self._held, times)
             raise
         finally:
@@ -204,7 +206,9 @@ class Execution:
         was_killed = self._run_id != _FIRST_EPOCH or any(job.deaths for job in self._runner.stopwatch.jobs)
         journal.remove_orphans(self._plan.output, manifest, self._held, may_have_uploads=was_killed)
         self._held.release_old_epochs()
-        times = describe_times(self._runner.stopwatch, self._options.backend, monotonic() - self._started)
+        times = describe_times(
+            self._runner.stopwatch, self._options.backend, monotonic() - self._started, self._plan.recipe
+        )
         publish_report(
             self._plan.output,
             manifest,

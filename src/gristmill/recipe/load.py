@@ -56,7 +56,10 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         raise UsageError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    return parse_recipe(text, name=str(path), folder=str(file.absolute().parent), overrides=overrides)
+    recipe = parse_recipe(text, name=str(path), folder=str(file.absolute().parent), overrides=overrides)
+    changes = "".join(f"# --set {change}\n" for change in overrides)
+    msgspec.structs.force_setattr(recipe, "written", f"# {file.name}\n{changes}{text}")
+    return recipe
 
 
 def parse_recipe(
@@ -73,6 +76,9 @@ def parse_recipe(
     return _RecipeReader(tree, folder).read_recipe()
 
 
+_NOT_IN_YAML = ("folder", "written")
+
+
 class _RecipeReader:
     """Converts the tree of one recipe to structs."""
 
@@ -83,7 +89,7 @@ class _RecipeReader:
     def read_recipe(self) -> Recipe:
         """Convert the whole tree. Raises `UsageError` with the line of the first mistake."""
         data = self._expect_mapping((), self._tree.data, "a recipe")
-        types = {field.name: field.type for field in msgspec.structs.fields(Recipe) if field.name != "folder"}
+        types = {field.name: field.type for field in msgspec.structs.fields(Recipe) if field.name not in _NOT_IN_YAML}
         self._check_keys((), data, types, "a recipe")
         for key in ("output", "sources"):
             if data.get(key) is None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gristmill.shards.derived_files import DatasetReport
-from gristmill.shards.manifest import DuplicateCluster  # noqa: TC001  (msgspec looks at the types)
+from gristmill.shards.manifest import DuplicateCluster
 from gristmill.shards.stored_files import StoredFile  # noqa: TC001  (msgspec looks at the types)
 
 
@@ -38,6 +38,19 @@ class ShownRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     item: str = ""
     """The item of a benchmark that the record holds, and the passage that holds it."""
     passage: str = ""
+    num_alike: int = 1
+    """The number of records with this error, of those at the beginning of the quarantine."""
+    spans: list[tuple[str, bool]] = []
+    """The text of a row of chats in pieces, each with whether it is trained."""
+
+
+class ShownCluster(DuplicateCluster, frozen=True, kw_only=True):
+    """A cluster of duplicates, with what is known of the removed documents of which there are samples."""
+
+    similarities: list[float] = msgspec.field(default_factory=list)
+    """How similar each of them is to the one that was kept."""
+    pictures: list[str] = msgspec.field(default_factory=list)
+    """The images, made small, as `data:` addresses: first the one that was kept."""
 
 
 class ShownSamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +64,7 @@ class ShownSamples(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[ShownRecord]
     changed: list[ShownRecord]
     quarantined: list[ShownRecord]
-    clusters: list[DuplicateCluster]
+    clusters: list[ShownCluster]
     """The largest clusters of duplicates, with the beginnings of some texts."""
 
 
@@ -170,6 +183,8 @@ class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     backend: str
     jobs: list[JobTimes]
+    recipe: str = ""
+    """The recipe as it was written, with its name and the changes of `--set` as comments; empty if it has no YAML."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

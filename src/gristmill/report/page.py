@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from gristmill.core.quantities import format_count
@@ -41,6 +41,7 @@ def make_page(report: Report, title: str) -> str:
         ("best", "Best documents", sections.make_best(report)),
         ("thresholds", "Thresholds", record_sections.make_sliders(report)),
         ("mix", "Mix", sections.make_mix(report)),
+        ("chats", "Chats", sections.make_chats(report)),
         ("lengths", "Lengths and packing", sections.make_lengths(report)),
         ("duplicates", "Duplicates", sections.make_duplicates(report)),
         ("benchmarks", "Benchmarks", sections.make_benchmarks(report)),
@@ -64,6 +65,7 @@ def make_page(report: Report, title: str) -> str:
                 "p",
                 RUN_BEGINS,
                 f"{finished} · " if finished else None,
+                _name_recipe(report),
                 RUN_ENDS,
                 f"gristmill {version} · {report.kind}, {report.format} · ",
                 hash_text,
@@ -83,6 +85,12 @@ def make_page(report: Report, title: str) -> str:
         join(header, element("nav", element("ul", *links), class_="sections", aria_label="Sections"), main),
         "report.js",
     )
+
+
+def _name_recipe(report: Report) -> str:
+    """Name the file of the recipe: the first line of what was written."""
+    first = report.run.recipe.partition("\n")[0] if report.run is not None else ""
+    return f"{PurePath(first.removeprefix('# ')).name} · " if first.startswith("# ") else ""
 
 
 def make_banner(report: Report) -> Markup | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gristmill.report.markup import Row
-    from gristmill.report.model import Report, RuleCurve, RunTimes, ShownRecord, StepCurves, WorkerTimes
+    from gristmill.report.model import Report, RuleCurve, RunTimes, ShownCluster, ShownRecord, StepCurves, WorkerTimes
 
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -75,9 +75,13 @@ def _show_sample(sample: ShownRecord) -> Markup:
         *(element("span", rule) for rule in rules),
         element("span", sample.split) if sample.split else None,
         element("span", sample.place),
+        element("span", f"{sample.num_alike:,} records with this error") if sample.num_alike > 1 else None,
         element("span", length) if length else None,
     ]
     texts = [element("pre", sample.text, tabindex="0")]
+    if sample.spans:
+        pieces = [element("ins", text) if is_trained else text for text, is_trained in sample.spans]
+        texts = [element("pre", *pieces, tabindex="0", title="marked: trained")]
     if sample.passage:
         texts = [
             element("pre", sample.item, tabindex="0"),
@@ -125,20 +129,25 @@ def make_diff(before: str, after: str) -> list[Markup]:
 
 
 def _show_clusters(report: Report) -> list[Markup]:
-    clusters = report.samples.clusters if report.samples is not None else []
-    return [
-        element(
-            "article",
-            element(
-                "header",
-                element("b", format_count(cluster.size, "document")),
-                element("span", f"{cluster.source}:{cluster.path}@{cluster.position} was kept"),
-            ),
-            *(element("pre", text, tabindex="0") for text in cluster.samples),
-            class_="sample",
-        )
-        for cluster in clusters
-    ]
+    return [_show_cluster(cluster) for cluster in (report.samples.clusters if report.samples is not None else [])]
+
+
+def _show_cluster(cluster: ShownCluster) -> Markup:
+    """Show the document that was kept, and removed ones with the words in which they differ from it."""
+    kept, *removed = cluster.samples
+    parts: list[Markup] = []
+    for number, text in enumerate(removed):
+        similarity = f", similarity {cluster.similarities[number]:.3f}" if number < len(cluster.similarities) else ""
+        same = " The part that is shown is the same." if text == kept else ""
+        parts.append(element("p", f"removed{similarity}.{same}", class_="note"))
+        parts.append(element("pre", *make_diff(kept, text), tabindex="0"))
+    header = element(
+        "header",
+        element("b", format_count(cluster.size, "document")),
+        element("span", f"{cluster.source}:{cluster.path.rpartition('/')[2]}@{cluster.position} was kept"),
+    )
+    pictures = [element("img", src=address, alt="") for address in cluster.pictures]
+    return element("article", header, *pictures, element("pre", kept, tabindex="0"), *parts, class_="sample")
 
 
 def make_times(run: RunTimes | None) -> Markup:

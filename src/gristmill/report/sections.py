@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from gristmill.core.books import count_left_out_tokens
 from gristmill.core.quantities import format_bytes, format_count, format_share
 from gristmill.core.splits import TRAIN
 from gristmill.report.charts import Bar, draw_bars, draw_histogram, figure
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 _LOST = 8
 """The color of what is gone."""
+_CHAT_COUNTERS = {
+    "shortened_chats": "chats shortened",
+    "dropped_messages": "messages left out",
+    "cut_chats": "chats cut at the end",
+    "answer_left_out": "answers left out",
+    "reasoning_left_out": "reasoning left out",
+}
+"""What steps count of chats that are not complete."""
 _MAX_SOURCES = 10
 """This many sources are shown one by one."""
 
@@ -224,6 +233,25 @@ def _make_packing(report: Report) -> Markup:
     return join(element("h3", "Packing"), element("p", note, class_="note"), table(heads, rows))
 
 
+def make_chats(report: Report) -> Markup | None:
+    """Show by source which share of the tokens of chats is trained, and what was cut off; None for other datasets."""
+    if report.kind != "chats":
+        return None
+    ranked = sorted(report.sources.items(), key=lambda item: (-item[1].tokens, item[0]))
+    rows: list[Row] = []
+    for name, source in ranked[:_MAX_SOURCES]:
+        counts: Counter[str] = sum((account.counters for account in report.books.get(name, [])), Counter())
+        share = format_share(source.trained_tokens, source.tokens) if source.tokens else ""
+        meter = draw_meter([(source.trained_tokens / max(source.tokens, 1), 2, share)])
+        left_out = count_left_out_tokens(report.books.get(name, []))
+        lost = format_share(left_out, source.tokens + left_out) if left_out else ""
+        amounts = (source.trained_tokens, source.tokens, left_out, *(counts[counter] for counter in _CHAT_COUNTERS))
+        cells = [f"{amount:,}" if amount else "" for amount in amounts]
+        rows.append((name, meter, share, *cells[:3], lost, *cells[3:]))
+    heads = ("source", "", "trained", "trained tokens", "tokens", "tokens left out", "share left out")
+    return table((*heads, *_CHAT_COUNTERS.values()), rows)
+
+
 def make_best(report: Report) -> Markup | None:
     """Show the values that documents were ranked by, and where they were cut; None without `keep_best`."""
     figures = []
@@ -311,7 +339,8 @@ def make_origin(report: Report) -> Markup:
         *((name, package) for name, package in report.plugins.items()),
     ]
     columns: list[Row] = list(report.columns.items())
-    recipe = msgspec.json.format(msgspec.json.encode(report.recipe), indent=2).decode()
+    recipe = report.run.recipe if report.run is not None else ""
+    recipe = recipe or msgspec.json.format(msgspec.json.encode(report.recipe), indent=2).decode()
     return join(
         element("h3", "Recipe"),
         element("pre", recipe[:100_000], class_="long", tabindex="0"),

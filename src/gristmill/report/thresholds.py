@@ -70,9 +70,9 @@ def find_curves(dataset: Dataset, max_sample: int = 50_000, read_text: TextReade
     curves: list[_Curves] = []
     for step, sources in steps.values():
         tables = [(columns, *_find_tables(columns, step, file)) for columns, file in sources]
-        sizes = sum(
-            np.bincount(of_file[is_judged], minlength=len(step.languages) + 1) for _, of_file, is_judged in tables
-        )
+        sizes = np.zeros(len(step.languages) + 1, np.int64)
+        for _, of_file, is_judged in tables:
+            sizes += np.bincount(of_file[is_judged], minlength=len(sizes))
         separate = [
             int(table) + 1 for table in np.argsort(-sizes[1:], kind="stable") if sizes[table + 1] >= _MIN_DOCUMENTS
         ]
@@ -259,10 +259,11 @@ def _read_near(
 
 
 def _add_examples(curve: RuleCurve, texts: Sequence[tuple[float, str, str]]) -> RuleCurve:
-    passes = (
-        (lambda value: value >= curve.threshold) if is_minimum(curve.name) else (lambda value: value <= curve.threshold)
-    )
-    examples = [BorderText(place=place, value=value, is_kept=passes(value), text=text) for value, place, text in texts]
+    sign = 1 if is_minimum(curve.name) else -1
+    examples = [
+        BorderText(place=place, value=value, is_kept=sign * value >= sign * curve.threshold, text=text)
+        for value, place, text in texts
+    ]
     return msgspec.structs.replace(curve, examples=examples)
 
 

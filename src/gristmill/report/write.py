@@ -21,16 +21,27 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import xxhash
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
-from gristmill.core.media import SAMPLES
+from gristmill.core.media import SAMPLES, find_image_extension
 from gristmill.core.recipe import DEFAULT_SAMPLES, MAX_SAMPLES
 from gristmill.core.records import INPUT_IDS, ORIGIN, TEXT
 from gristmill.report.charts import make_bins
 from gristmill.report.documents import is_cut_anywhere, join_pieces
 from gristmill.report.markup import replace_surrogates, restore_pictures, show_record
-from gristmill.report.model import Bin, Failure, LanguageCount, Lengths, Report, RunTimes, ShownRecord, ShownSamples
+from gristmill.report.model import (
+    Bin,
+    Failure,
+    LanguageCount,
+    Lengths,
+    Report,
+    RunTimes,
+    ShownCluster,
+    ShownRecord,
+    ShownSamples,
+)
 from gristmill.report.page import make_page
 from gristmill.report.thresholds import count_languages, find_curves
 from gristmill.report.view.describe import list_pictures
@@ -39,10 +50,10 @@ from gristmill.shards.dataset import Dataset, open_file
 from gristmill.shards.derived_files import REPORT, REPORT_PAGE, encode_report, make_report
 from gristmill.shards.formats.shard_format import open_shard
 from gristmill.shards.score_file import LANGUAGE, ScoreColumns
-from gristmill.shards.stored_files import StoredFile
-from gristmill.shards.token_rows import LENGTHS, ORIGINS
+from gristmill.shards.stored_files import StoredFile, file_key
+from gristmill.shards.token_rows import CHATS, LENGTHS, ORIGINS
 from gristmill.storage.commit import write_file
-from gristmill.storage.locations import is_remote, path_below, read_stored
+from gristmill.storage.locations import is_remote, parse_location, path_below, read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,8 +145,11 @@ _MAX_CHARACTERS = 1200
 _ALL_CHARACTERS = 400_000
 """The texts of all samples together have at most about this many characters, so that a page stays below 1 MB."""
 _MAX_PICTURES = 4
-"""The images of a record that are shown, each of at most this many pixels a side: about 5 kB."""
-_PICTURE_PIXELS = 160
+"""The images of a record that are shown, each of at most this many pixels a side: about 3 kB."""
+_PICTURE_PIXELS = 96
+_MAX_PICTURE_BYTES = 20_000_000
+_MAX_ERRORS = 2000
+"""This many quarantined records of a source are read to count equal errors."""
 _FIRST_ROWS = 200
 """In formats without random access, samples and lengths are taken from this many first rows of a shard."""
 _CHANGED = "changed"
@@ -154,10 +168,8 @@ def collect_samples(dataset: Dataset, wanted: int, *, reads_shards: bool = True)
     in_turn = [line for turn in zip_longest(*lines) for line in turn if line is not None]
     changed = [_make_sample(line, max_characters) for line in in_turn if line.get("reason") == _CHANGED][:wanted]
     dropped = [_make_sample(line, max_characters) for line in in_turn if line.get("reason") != _CHANGED][:wanted]
-    files = [_read_lines(dataset, file, wanted) for file in dataset.manifest.quarantine.files] if wanted else []
-    bad = [line for turn in zip_longest(*files) for line in turn if line is not None][:wanted]
-    quarantined = [_make_sample(line, max_characters) for line in bad]
-    clusters = [cluster for step in dataset.manifest.deduplicated for cluster in step.largest][:wanted]
+    quarantined = _read_errors(dataset, wanted, max_characters) if wanted else []
+    clusters = _describe_clusters(dataset, wanted) if wanted else []
     num_texts = sum(len(cluster.samples) for cluster in clusters)
     return ShownSamples(
         wanted=wanted,
@@ -168,6 +180,65 @@ def collect_samples(dataset: Dataset, wanted: int, *, reads_shards: bool = True)
         quarantined=quarantined,
         clusters=clusters,
     )
+
+
+def _read_errors(dataset: Dataset, wanted: int, max_characters: int) -> list[ShownRecord]:
+    """Read quarantined records: one of each error, with their number."""
+    files = [_read_lines(dataset, file, _MAX_ERRORS) for file in dataset.manifest.quarantine.files]
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for turn in zip_longest(*files):
+        for line in turn:
+            if line is not None:
+                names = ("source", "step", "reason", "error")
+                groups.setdefault(tuple(str(line.get(name)) for name in names), []).append(line)
+    return [
+        msgspec.structs.replace(_make_sample(lines[0], max_characters), num_alike=len(lines))
+        for lines in list(groups.values())[:wanted]
+    ]
+
+
+def _describe_clusters(dataset: Dataset, wanted: int) -> list[ShownCluster]:
+    """Describe the largest clusters, with the similarities and the images of the documents that are shown."""
+    clusters: list[ShownCluster] = []
+    for step in dataset.manifest.deduplicated:
+        largest = step.largest[: wanted - len(clusters)]
+        if not largest:
+            continue
+        ids = {(file.source, file.path): int(key, 16) for key, file in dataset.manifest.files.items()}
+        with open_file(dataset, step.file) as path:
+            removals = pq.read_table(path, columns=["removed", "survivor", "similarity"])
+        survivors = removals.column("survivor").combine_chunks()
+        files, positions = (survivors.field(name).to_numpy() for name in ("file", "position"))
+        for cluster in largest:
+            file = ids.get((cluster.source, cluster.path), -1)
+            rows = np.flatnonzero((files == np.uint64(max(file, 0))) & (positions == cluster.position))
+            shown = removals.take(pa.array(rows[: len(cluster.samples) - 1])).to_pylist() if file >= 0 else []
+            places = [file, *(entry["removed"]["file"] for entry in shown)]
+            clusters.append(
+                ShownCluster(
+                    **msgspec.structs.asdict(cluster),
+                    similarities=[entry["similarity"] for entry in shown],
+                    pictures=[picture for place in places for picture in _make_input_picture(dataset, place)],
+                )
+            )
+    return clusters
+
+
+def _make_input_picture(dataset: Dataset, file: int) -> list[str]:
+    """Make a small JPEG of an input file that is an image on this machine."""
+    entry = dataset.manifest.files.get(file_key(file)) if file >= 0 else None
+    if entry is None or is_remote(location := parse_location(entry.path)) or entry.bytes > _MAX_PICTURE_BYTES:
+        return []
+    try:
+        content = location.read_bytes() if find_image_extension(_read_head(location)) != "img" else b""
+    except OSError:
+        return []
+    return _make_small_pictures(content) if content else []
+
+
+def _read_head(location: Location) -> bytes:
+    with location.open("rb") as file:
+        return bytes(file.read(16))
 
 
 def _read_kept(dataset: Dataset, wanted: int, max_characters: int) -> list[ShownRecord]:
@@ -181,9 +252,24 @@ def _read_kept(dataset: Dataset, wanted: int, max_characters: int) -> list[Shown
         # Paths below their source's root: those of the machine are private.
         places = [f"{origin.source}:{names.get(origin.path, '')}@{origin.position}" for origin in origins[:1]]
         place = "".join(places) + (f" and {len(origins) - 1} more" if len(origins) > 1 else "")
-        pictures = _make_small_pictures(record)
-        samples.append(ShownRecord(place=place, split=split, pictures=pictures, **_cut_text(text, max_characters)))
+        shown = ShownRecord(
+            place=place, split=split, pictures=_make_small_pictures(record), **_cut_text(text, max_characters)
+        )
+        if dataset.manifest.kind == CHATS and dataset.manifest.tokenizer is not None:
+            shown = msgspec.structs.replace(shown, spans=_cut_spans(dataset, number, max_characters))
+        samples.append(shown)
     return samples
+
+
+def _cut_spans(dataset: Dataset, number: int, max_characters: int) -> list[tuple[str, bool]]:
+    """Cut the text of a row of chats, in pieces that are trained or not."""
+    spans, left = [], max_characters
+    for text, is_trained in dataset.spans(number):
+        spans.append((replace_surrogates(text[:left]), is_trained))
+        left -= len(text)
+        if left <= 0:
+            break
+    return spans
 
 
 def _choose_rows(dataset: Dataset, wanted: int) -> list[tuple[int, str]]:

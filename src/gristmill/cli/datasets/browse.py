@@ -8,6 +8,7 @@ import os
 import webbrowser
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import click
 import msgspec
@@ -42,6 +43,8 @@ def view_command(
 ) -> None:
     """Browse datasets, or raw JSONL, Parquet, Arrow and tar files, in a local web page.
 
+    What a report copies, OUT#show=dropped&reason=..., opens these rows.
+
     Shows rows with their documents, tokens and masks, chats as conversations, pictures, quarantined and dropped
     records; finds text, regular expressions and token ids. Two datasets are shown side by side with what differs. The
     page is served on this machine only, and its address holds a random token. Ctrl-C ends it.
@@ -49,6 +52,7 @@ def view_command(
     if show is not None and save is None:
         raise UsageError("--show names what --save takes rows of", help="add --save page.html, or choose in the page")
     block_pandas_import()  # half a second
+    paths, place = _split_place(paths)
     collections = open_collections(paths)
     if save is not None and Path(save).resolve() in (Path(path).resolve() for path in paths):
         raise UsageError(f"--save would overwrite {save}, which is shown", help="name another file, such as page.html")
@@ -77,7 +81,10 @@ def view_command(
     from gristmill.report.view.server import Viewer  # noqa: PLC0415
 
     viewer = Viewer(collections, port)
-    print_lines(f"showing {', '.join(paths)} at {viewer.url}")
+    if "show" in place:
+        place["show"] = _find_name(collections, place["show"])
+    url = f"{viewer.url}#{urlencode(place)}" if place else viewer.url
+    print_lines(f"showing {', '.join(paths)} at {url}")
     connection = os.environ.get("SSH_CONNECTION", "").split()
     if connection:
         # The address that the other side has reached is the third word.
@@ -86,18 +93,30 @@ def view_command(
             f"on your own machine first: ssh -L {viewer.port}:127.0.0.1:{viewer.port} {getpass.getuser()}@{host}"
         )
     elif not no_browser:
-        webbrowser.open(viewer.url)
+        webbrowser.open(url)
     print_lines("Ctrl-C ends the viewer")
     viewer.serve()
 
 
+def _split_place(paths: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Split `out#show=dropped&reason=…`, which a report copies, into the path and the place in its viewer."""
+    path, _, place = paths[0].partition("#")
+    if len(paths) > 1 or not place or Path(paths[0]).exists():
+        return paths, {}
+    return (path,), dict(parse_qsl(place))
+
+
 def _find_collection(collections: dict[str, Rows], name: str) -> Rows:
-    """Find a collection by its name, or by the last part of it where only one has it: `dropped` for `out · dropped`."""
+    return collections[_find_name(collections, name)]
+
+
+def _find_name(collections: dict[str, Rows], name: str) -> str:
+    """Find the name of a collection by the last part of it where only one has it: `dropped` for `out · dropped`."""
     named = [full for full in collections if full.endswith(f" · {name}")]
     if name not in collections and len(named) == 1:
         name = named[0]
     check_choice("--show", name, collections)
-    return collections[name]
+    return name
 
 
 _MAX_LINES = 10

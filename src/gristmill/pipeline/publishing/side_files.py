@@ -35,12 +35,14 @@ from gristmill.shards.stored_files import ScoreFile, StoredFile, TokenizerIdenti
 from gristmill.storage.commit import PendingFile, remove_temporaries, write_file
 from gristmill.storage.files import open_input
 from gristmill.storage.locations import path_below
+from gristmill.storage.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from gristmill.core.recipe import Recipe
     from gristmill.engine.tasks import JobUse, Stopwatch
     from gristmill.pipeline.planning.plan import Plan
     from gristmill.pipeline.planning.source_plan import SourcePlan
@@ -258,13 +260,14 @@ def complete_report(plan: Plan, manifest: Manifest, held: HeldOutput, read_text:
         publish_report(plan.output, manifest, held, plan.recipe.num_samples, run, read_text)
 
 
-def describe_times(stopwatch: Stopwatch, backend: str, seconds: float) -> RunTimes:
+def describe_times(stopwatch: Stopwatch, backend: str, seconds: float, recipe: Recipe) -> RunTimes:
     """Describe what the jobs of a run have used."""
     return RunTimes(
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(seconds, 3),
         backend=backend,
         jobs=[_describe_job(job) for job in stopwatch.jobs],
+        recipe=redact(recipe.written or ""),
     )
 
 

@@ -48,7 +48,9 @@ TABLE_SCHEMA = pa.schema(
 _ROWS_AT_ONCE = 1 << 18
 _NUM_LARGEST = 20
 _NUM_SAMPLES = 3
-_SAMPLE_CHARS = 200
+_SAMPLE_CHARS = 400
+_CHARS_BEFORE = 100
+"""Of a text that begins as the one that was kept, this much is shown before the first difference."""
 _MIN_REMOVED = 10
 """A source may always lose this many documents, regardless of their share of it."""
 
@@ -227,7 +229,7 @@ class Decision:
             source="against" if unit.is_against else unit.unit.source.name,
             path=paths.get(int(description["file"]), ""),
             position=int(description["position"]),
-            samples=[(text or "")[:_SAMPLE_CHARS] for text in texts],
+            samples=_cut_alike([text or "" for text in texts]),
         )
 
     def _read_removals(self) -> Iterator[NDArray[Any]]:
@@ -318,3 +320,12 @@ class _RangeContent:
 def _make_origins(records: NDArray[Any]) -> pa.StructArray:
     fields: list[Any] = [pa.array(np.ascontiguousarray(records[each.name])) for each in ORIGIN_TYPE]
     return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
+
+
+def _cut_alike(texts: Sequence[str]) -> list[str]:
+    """Cut the same part out of all texts: the beginning, or what is around the first difference of the first two."""
+    first, second = texts[0], texts[1] if len(texts) > 1 else texts[0]
+    pairs = enumerate(zip(first, second, strict=False))
+    difference = next((number for number, (a, b) in pairs if a != b), 0)
+    start = difference - _CHARS_BEFORE if difference > _SAMPLE_CHARS // 2 else 0
+    return [f"{'… ' if start else ''}{text[start : start + _SAMPLE_CHARS]}" for text in texts]
