@@ -235,7 +235,7 @@ def test_images_are_pictures(tmp_path):
         [picture] = load_report(tmp_path / kind).samples.kept[0].pictures
         head, _, content = picture.partition(",")
         assert head == "data:image/jpeg;base64"
-        assert Image.open(io.BytesIO(base64.b64decode(content))).size == (160, 80)
+        assert Image.open(io.BytesIO(base64.b64decode(content))).size == (96, 48)
         assert f'src="{picture}"' in (tmp_path / kind / "report.html").read_text()
 
 

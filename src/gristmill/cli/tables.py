@@ -98,9 +98,10 @@ def print_duplicates(manifest: Manifest, *, num_largest: int = 0) -> None:
         if not step.rows:
             print_wrapped("deduplicate: no duplicates were found")
             continue
-        sizes = ", ".join(f"{size}: {count:,}" for size, count in step.cluster_sizes.items())
+        sizes = ", ".join(f"{count:,} of {size}" for size, count in step.cluster_sizes.items())
         print_wrapped(
-            f"clusters by size: {sizes or 'none'}; removed documents and those kept in their place: {step.file.path}"
+            f"deduplicate: clusters of documents: {sizes or 'none'}; each removed document and the one kept "
+            f"for it: {step.file.path}"
         )
         if step.verify == "signature":
             print_wrapped("no texts were compared (verify: signature): similarities of near duplicates are estimates")

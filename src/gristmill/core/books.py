@@ -142,7 +142,7 @@ def estimate_unread_records(num_records: int, num_bytes: int, num_unread: int) -
 
 
 class StepTable(NamedTuple):
-    """What each step has removed from each source: in every line, in + created = removed + left."""
+    """A table of what each step has removed from each source: in every line, in + created = removed + left."""
 
     steps: list[str]
     """Steps that have removed something from any source."""
@@ -179,11 +179,11 @@ def make_step_table(
     ends: dict[str, tuple[int, int, int]] = {}
     for source, accounts in books.items():
         amounts = list(_measure_steps(accounts, measure))
-        place, seen = 0, Counter[str]()
+        place, occurrences = 0, Counter[str]()
         cells[source] = {}
         for amount in amounts:
-            column = amount.step, seen[amount.step]
-            seen[amount.step] += 1
+            column = amount.step, occurrences[amount.step]
+            occurrences[amount.step] += 1
             if column not in columns:  # behind those that this source has passed
                 columns.insert(place, column)
             place = columns.index(column) + 1
@@ -204,7 +204,7 @@ def make_step_table(
 
 
 class _Amount(NamedTuple):
-    """What came into a step, and what it has removed and left, in one measure."""
+    """The amounts that came into a step, and that it has removed and left, in one measure."""
 
     step: str
     came: int

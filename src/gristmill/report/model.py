@@ -187,7 +187,7 @@ class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The recipe as it was written, with its name and the changes of `--set` as comments; empty if it has no YAML."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a run that has left no dataset."""
 
     message: str
@@ -212,7 +212,7 @@ class Report(DatasetReport, frozen=True, kw_only=True):
     """What other thresholds would keep; empty where the run kept no scores."""
     run: RunTimes | None = None
     """None: the report was made later, or the run reused everything."""
-    failure: Failure | None = None
+    failure: RunFailure | None = None
     """Why there is no dataset: the run has failed, or was stopped."""
     page: StoredFile | None = None
     """`report.html`, with its checksum."""

@@ -115,11 +115,11 @@ def list_warnings(report: Report) -> list[str]:
                 warnings.append((bad / reached, words))
         if came and not accounts[-1].records_out:
             warnings.append((2.0, f"Source {name} is empty: nothing of its {format_count(came, 'record')} is left."))
-        left_out, kept = count_left_out_tokens(accounts), report.sources[name].tokens
-        if left_out > _LOST_TOKENS * (kept + left_out):
-            share = format_share(left_out, kept + left_out)
+        left_out, num_tokens = count_left_out_tokens(accounts), report.sources[name].tokens
+        if left_out > _LOST_TOKENS * (num_tokens + left_out):
+            share = format_share(left_out, num_tokens + left_out)
             words = f"{share} of the tokens of source {name} are in no row: {left_out:,} were cut off or left out."
-            warnings.append((1 + left_out / (kept + left_out), words))
+            warnings.append((1 + left_out / (num_tokens + left_out), words))
     warnings += [
         (abs(got - wanted), f"Source {name} has {got:.1%} of the mixture, and {wanted:.1%} were asked for.")
         for name, got, wanted in _find_misses(report)
@@ -169,14 +169,14 @@ def _explain_totals(report: Report) -> str:
     """Say where every record went, as a sum."""
     totals = report.totals
     created = f" and {totals.records_created:,} made by steps" if totals.records_created else ""
-    gone = (
+    places = (
         f"{totals.records_out:,} in the dataset, {totals.records_dropped:,} dropped, "
         f"{totals.records_quarantined:,} quarantined"
     )
     came = totals.records_in + totals.records_created
     if totals.records_out + totals.records_dropped + totals.records_quarantined != came:
-        return f"Not every record is accounted for: {totals.records_in:,} read{created}, and {gone}."
-    return f"Every record is accounted for: {totals.records_in:,} read{created} are {gone}."
+        return f"Not every record is accounted for: {totals.records_in:,} read{created}, and {places}."
+    return f"Every record is accounted for: {totals.records_in:,} read{created} are {places}."
 
 
 def draw_meter(parts: Sequence[tuple[float, int, str]], mark: float | None = None) -> Markup:

@@ -134,20 +134,20 @@ def _show_clusters(report: Report) -> list[Markup]:
 
 def _show_cluster(cluster: ShownCluster) -> Markup:
     """Show the document that was kept, and removed ones with the words in which they differ from it."""
-    kept, *removed = cluster.samples
+    survivor, *removed = cluster.samples
     parts: list[Markup] = []
     for number, text in enumerate(removed):
         similarity = f", similarity {cluster.similarities[number]:.3f}" if number < len(cluster.similarities) else ""
-        same = " The part that is shown is the same." if text == kept else ""
+        same = " The part that is shown is the same." if text == survivor else ""
         parts.append(element("p", f"removed{similarity}.{same}", class_="note"))
-        parts.append(element("pre", *make_diff(kept, text), tabindex="0"))
+        parts.append(element("pre", *make_diff(survivor, text), tabindex="0"))
     header = element(
         "header",
         element("b", format_count(cluster.size, "document")),
         element("span", f"{cluster.source}:{cluster.path.rpartition('/')[2]}@{cluster.position} was kept"),
     )
     pictures = [element("img", src=address, alt="") for address in cluster.pictures]
-    return element("article", header, *pictures, element("pre", kept, tabindex="0"), *parts, class_="sample")
+    return element("article", header, *pictures, element("pre", survivor, tabindex="0"), *parts, class_="sample")
 
 
 def make_times(run: RunTimes | None) -> Markup:

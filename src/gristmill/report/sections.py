@@ -174,8 +174,8 @@ def _make_languages(report: Report) -> Markup:
     for entry in languages[:_MAX_SOURCES]:
         share = format_share(entry.amount, total)
         meter = draw_meter([(entry.amount / max(total, 1), 0, share)])
-        kept = (format_share(entry.kept, entry.reached) if entry.reached else "",) if more else ()
-        rows.append((entry.language, meter, share, f"{entry.amount:,}", f"{entry.documents:,}", *kept))
+        kept_cells = (format_share(entry.kept, entry.reached) if entry.reached else "",) if more else ()
+        rows.append((entry.language, meter, share, f"{entry.amount:,}", f"{entry.documents:,}", *kept_cells))
     if others := languages[_MAX_SOURCES:]:
         amount, documents = sum(entry.amount for entry in others), sum(entry.documents for entry in others)
         rows.append(

@@ -88,12 +88,12 @@ def find_curves(dataset: Dataset, max_sample: int = 50_000, read_text: TextReade
     for _ in range(_NUM_THREADS):
         memory.put(np.empty((_NUM_COLUMNS, num_rows)))
     with ThreadPoolExecutor(_NUM_THREADS) as pool:  # the workers of the run are idle by now
-        made = [_make_curves(curve, max_sample, pool, memory, read_text) for curve in curves]
-    return [curve for curve in made if curve is not None]
+        step_curves = [_make_curves(curve, max_sample, pool, memory, read_text) for curve in curves]
+    return [curve for curve in step_curves if curve is not None]
 
 
 class _Curves(NamedTuple):
-    """The curves of a step that are to be made, for one language or for all without separate thresholds."""
+    """The curves of a step that are to be drawn, for one language or for all without separate thresholds."""
 
     step: ScoredStep
     """With one threshold for each rule."""
@@ -129,8 +129,8 @@ def count_languages(dataset: Dataset) -> dict[str, tuple[int, int]]:
             num_reached = np.bincount(numbers, minlength=len(encoded.dictionary) + 1)
             num_kept = np.bincount(numbers[is_kept], minlength=len(encoded.dictionary) + 1)
             for number, name in enumerate(encoded.dictionary.to_pylist()):
-                reached, kept = counts.get(name, (0, 0))
-                counts[name] = reached + int(num_reached[number]), kept + int(num_kept[number])
+                reached, num_passed = counts.get(name, (0, 0))
+                counts[name] = reached + int(num_reached[number]), num_passed + int(num_kept[number])
     return counts
 
 
@@ -195,16 +195,16 @@ def _make_curves(
     scores = list(dict.fromkeys(rule.score for rule in rules))
     groups = [scores[first : first + _NUM_COLUMNS] for first in range(0, len(scores), _NUM_COLUMNS)]
     by_rule = {rule: of_rule for group in pool.map(make_curves, groups) for rule, of_rule in group.items()}
-    made, columns = zip(*(by_rule[rule.name] for rule in rules), strict=True)
+    rule_curves, columns = zip(*(by_rule[rule.name] for rule in rules), strict=True)
     if read_text is not None:
-        most = sorted(made, key=lambda curve: curve.documents[curve.position])[:_RULES_WITH_TEXTS]
+        most = sorted(rule_curves, key=lambda curve: curve.documents[curve.position])[:_RULES_WITH_TEXTS]
         texts = _read_near({curve.name: near[curve.name] for curve in most}, parts, chosen, read_text)
-        made = tuple(_add_examples(curve, texts.get(curve.name, [])) for curve in made)
+        rule_curves = tuple(_add_examples(curve, texts.get(curve.name, [])) for curve in rule_curves)
     sample = np.stack(columns, axis=1).astype(np.uint8)
     return StepCurves(
         step=step.prefix,
         documents=num_documents,
-        rules=list(made),
+        rules=list(rule_curves),
         language=curves.language,
         others=curves.others,
         sample_documents=len(chosen),
@@ -217,12 +217,12 @@ def _find_near(rule: ThresholdRule, sample: NDArray[np.float64]) -> list[tuple[i
     [threshold] = rule.thresholds
     assert threshold is not None
     is_kept = sample >= threshold if is_minimum(rule.name) else sample <= threshold
-    found: list[tuple[int, float]] = []
+    nearest_rows: list[tuple[int, float]] = []
     for is_side in (is_kept, ~is_kept):
         side = np.flatnonzero(is_side)
         nearest = side[np.argsort(np.abs(sample[side] - threshold), kind="stable")[:_NUM_NEAR]]
-        found += [(int(number), float(sample[number])) for number in nearest]
-    return sorted(found, key=lambda entry: (entry[1], entry[0]))
+        nearest_rows += [(int(number), float(sample[number])) for number in nearest]
+    return sorted(nearest_rows, key=lambda entry: (entry[1], entry[0]))
 
 
 def _read_near(

@@ -33,10 +33,10 @@ from gristmill.report.documents import is_cut_anywhere, join_pieces
 from gristmill.report.markup import replace_surrogates, restore_pictures, show_record
 from gristmill.report.model import (
     Bin,
-    Failure,
     LanguageCount,
     Lengths,
     Report,
+    RunFailure,
     RunTimes,
     ShownCluster,
     ShownRecord,
@@ -74,7 +74,7 @@ def write_report(
     samples: int = DEFAULT_SAMPLES,
     run: RunTimes | None = None,
     reads_store: bool = False,
-    failure: Failure | None = None,
+    failure: RunFailure | None = None,
     read_text: TextReader | None = None,
 ) -> Report:
     """Write the report of a dataset into its folder. From a store shards are only read if `reads_store`.

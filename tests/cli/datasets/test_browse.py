@@ -5,6 +5,13 @@
 
 import json
 import shutil
+from urllib.parse import parse_qs
+
+from click.testing import CliRunner
+
+import gristmill as gm
+from gristmill import steps
+from gristmill.cli.datasets.browse import view_command
 
 
 def test_chosen_rows_are_saved(gristmill, dataset, tmp_path):
@@ -40,3 +47,27 @@ def test_shards_records_and_inputs_that_differ_are_named(gristmill, dataset, pro
 
 def test_no_dataset_is_wrong_use(gristmill, dataset, tmp_path):
     gristmill("diff", dataset, tmp_path, fails=2)
+
+
+def test_a_place_of_a_report_is_opened(tmp_path, monkeypatch):
+    (tmp_path / "in.jsonl").write_text('{"text": "a long enough text"}\n{"text": "short"}\n')
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "in.jsonl"))},
+        steps=[steps.Length(min_chars=9), steps.Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+        keep_dropped="samples",
+    )
+    gm.run(recipe, backend="serial", progress=False)
+
+    class QuietViewer:
+        url, port = "http://127.0.0.1:1/", 1
+
+        def __init__(self, collections, port): ...
+
+        def serve(self): ...
+
+    monkeypatch.setattr("gristmill.report.view.server.Viewer", QuietViewer)
+    place = f"{tmp_path}/out#show=dropped&reason=length%3A%20too_short"
+    shown = CliRunner().invoke(view_command, [place, "--no-browser"], catch_exceptions=False).output
+    fragment = shown.partition("#show=")[2].split()[0]
+    assert parse_qs(f"show={fragment}") == {"show": ["out · dropped"], "reason": ["length: too_short"]}

@@ -30,7 +30,7 @@ def test_documents_without_their_copies(gristmill, deduplicated):
 def test_inspect_shows_clusters(gristmill, deduplicated):
     folder, _, _ = deduplicated
     shown = gristmill("inspect", "out", folder=folder).out
-    assert "clusters by size: 2: 3" in shown
+    assert "3 of 2" in shown
     assert "2 like documents" in shown
     assert json.loads(gristmill("inspect", "out", "--json", folder=folder).out)["deduplicated"][0]["rows"] == 3
 

@@ -28,7 +28,7 @@ from gristmill.pipeline.publishing.clean import clean
 from gristmill.pipeline.publishing.failed_run import load_failed_run
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.pipeline.work_folder import find_intermediate_folder
-from gristmill.report.model import Failure
+from gristmill.report.model import RunFailure
 from gristmill.shards.derived_files import REPORT_PAGE
 from gristmill.storage.folders import open_folder
 from gristmill.storage.locations import Location, parse_location
@@ -98,7 +98,7 @@ def status_command(out: str, speed: float, *, follow: bool, replay: bool, as_jso
         print_wrapped(f"  intermediate data: {work}")
 
 
-def _print_failure(out: str, failure: Failure) -> None:
+def _print_failure(out: str, failure: RunFailure) -> None:
     """Print how the last run has ended: it left no dataset, and its status would be that of a moment before."""
     print_wrapped(f"{out}: the run {failure.describe()}")
     print_wrapped(f"  ended {failure.ended}; the same command resumes it")

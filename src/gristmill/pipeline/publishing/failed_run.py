@@ -18,7 +18,7 @@ from gristmill.core.errors import GristmillError
 from gristmill.pipeline.publishing.publish import describe_failed_dataset
 from gristmill.pipeline.publishing.side_files import join_quarantine, join_refused
 from gristmill.pipeline.work_folder import FAILED_RUN, work_path
-from gristmill.report.model import Failure
+from gristmill.report.model import RunFailure
 from gristmill.report.write import write_report
 from gristmill.shards.dataset import Dataset
 from gristmill.shards.derived_files import REPORT, REPORT_PAGE
@@ -41,7 +41,7 @@ _log = logging.getLogger("gristmill")
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecords:
-    """What the finished tasks of a source have left: their books, and the files of records that they refused."""
+    """The books and the files of refused records that the finished tasks of a source have left."""
 
     books: list[Account]
     quarantine: list[StoredFile]
@@ -51,7 +51,7 @@ class RefusedRecords:
 class FailedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has ended without a dataset."""
 
-    failure: Failure
+    failure: RunFailure
     manifest: Manifest
     """Of a dataset without shards: books, quarantined and dropped records."""
 
@@ -92,10 +92,10 @@ def _write_lines(plan: Plan, lines: Sequence[str], run_id: str) -> StoredFile:
     return StoredFile(path=path, bytes=len(content), xxh3=write_file(plan.output / path, content, run_id))
 
 
-def _describe(error: BaseException) -> Failure:
+def _describe(error: BaseException) -> RunFailure:
     is_stopped = isinstance(error, KeyboardInterrupt)
     message = error.message if isinstance(error, GristmillError) else str(error) or type(error).__name__
-    return Failure(
+    return RunFailure(
         message="" if is_stopped else message,
         help=(error.help or "") if isinstance(error, GristmillError) else "",
         is_stopped=is_stopped,
@@ -111,7 +111,7 @@ def load_failed_run(folder: Location) -> FailedRun | None:
     return decode_stored(read_stored(path), FailedRun, path)
 
 
-def open_failed_run(folder: Location) -> tuple[Dataset, Failure] | None:
+def open_failed_run(folder: Location) -> tuple[Dataset, RunFailure] | None:
     """Open what a failed run has left as a dataset without shards, with the reason of its end."""
     failed = load_failed_run(folder)
     return None if failed is None else (Dataset(folder, failed.manifest), failed.failure)

@@ -323,9 +323,12 @@ def _make_origins(records: NDArray[Any]) -> pa.StructArray:
 
 
 def _cut_alike(texts: Sequence[str]) -> list[str]:
-    """Cut the same part out of all texts: the beginning, or what is around the first difference of the first two."""
+    """Cut the same parts out of all texts: the beginning, and what is around the first difference of the first two."""
     first, second = texts[0], texts[1] if len(texts) > 1 else texts[0]
     pairs = enumerate(zip(first, second, strict=False))
     difference = next((number for number, (a, b) in pairs if a != b), 0)
     start = difference - _CHARS_BEFORE if difference > _SAMPLE_CHARS // 2 else 0
-    return [f"{'… ' if start else ''}{text[start : start + _SAMPLE_CHARS]}" for text in texts]
+    if not start:
+        return [text[:_SAMPLE_CHARS] for text in texts]
+    room = _SAMPLE_CHARS - _CHARS_BEFORE
+    return [f"{text[:_CHARS_BEFORE]} … {text[start : start + room]}" for text in texts]
