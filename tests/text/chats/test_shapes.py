@@ -1,5 +1,7 @@
 """All shapes of chats become one, and what is not a chat is said in a word."""
 
+import json
+
 import pytest
 
 from gristmill.text.chats.shapes import NotAChat, count_unused, parse_conversation
@@ -19,10 +21,75 @@ ANSWER = {"role": "assistant", "content": "4"}
         {"instruction": "2 + 2?", "input": "", "output": "4"},
         {"prompt": "2 + 2?", "completion": "4"},
         {"prompt": [USER], "completion": [ANSWER]},
+        {"prompt": [USER], "completion": "4"},
+        {"prompt": "2 + 2?", "completion": [ANSWER]},
+        {"prompt": [{"from": "human", "value": "2 + 2?"}], "completion": [ANSWER]},
+        {"messages": [{**USER, "from": None, "value": None}, {"from": "gpt", "value": "4", "content": None}]},
     ],
 )
 def test_shapes_are_told_by_their_keys(record):
     assert parse_conversation(record).messages == [USER, ANSWER]
+
+
+@pytest.mark.parametrize("is_indented", [False, True])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": [USER, ANSWER]},
+        {"messages": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]},
+        {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]},
+        {"conversation": [USER, ANSWER]},
+        {"prompt": [USER], "completion": [ANSWER]},
+        {"prompt": [USER], "completion": "4"},
+        {"prompt": [USER, ANSWER, USER], "completion": [ANSWER]},
+        {"instruction": "3 + 3?", "output": "6", "history": [["2 + 2?", "4"]]},
+        {"messages": [USER, {**ANSWER, "tool_calls": [{"function": {"name": "add"}}]}]},
+        {"messages": [USER, {**ANSWER, "function_call": {"name": "add", "arguments": "{}"}}]},
+        {"messages": [USER, ANSWER], "tools": [{"type": "function", "function": {"name": "add"}}]},
+        {"messages": [USER, ANSWER], "functions": [{"name": "add"}]},
+    ],
+)
+def test_json_in_a_string_is_what_it_holds(record, is_indented):
+    def encode(value):
+        return json.dumps(value, indent=1 if is_indented else None) if isinstance(value, (list, dict)) else value
+
+    expected = parse_conversation(record)
+    assert parse_conversation({key: encode(value) for key, value in record.items()}) == expected
+    for key in record.keys() & {"messages"}:
+        messages = [{name: encode(value) for name, value in message.items()} for message in record[key]]
+        assert parse_conversation({**record, key: messages}) == expected
+
+
+def test_texts_that_begin_like_lists_are_texts():
+    for text in ("[1, 2]", '[{"a": 1}]', "[] is empty", '[{"a": 1}, what is it?', "[{", '["role"]'):
+        assert [m["content"] for m in parse_conversation({"prompt": text, "completion": text}).messages] == [text, text]
+    for text in ('[{"role": "user", "content": "cut', "[{'role': 'user', 'content': 'of Python'}]"):
+        with pytest.raises(NotAChat, match="not JSON") as caught:
+            parse_conversation({"prompt": text, "completion": "4"})
+        assert caught.value.reason == "invalid_messages"
+
+
+def test_calls_and_results_among_turns():
+    call = {"name": "get_weather", "arguments": {"city": "Bonn"}}
+    asked = {"from": "human", "value": "Weather?"}
+    tools = [{"name": "get_weather", "description": "…", "parameters": {}}]
+    told = [{"from": "observation", "value": '{"sun": 1}'}, {"from": "gpt", "value": "Sun."}]
+    for value in (call, json.dumps(call), [call], json.dumps([call]), {"type": "function", "function": call}):
+        turns = [asked, {"from": "function_call", "value": value}, *told]
+        conversation = parse_conversation({"conversations": turns, "tools": json.dumps(tools)})
+        assert conversation.messages == [
+            {"role": "user", "content": "Weather?"},
+            {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]},
+            {"role": "tool", "content": '{"sun": 1}'},
+            {"role": "assistant", "content": "Sun."},
+        ]
+        assert conversation.tools == [{"type": "function", "function": tools[0]}]
+        messages = [{"role": "tool_call", "content": value}, ANSWER]
+        assert parse_conversation({"messages": messages}).messages[0] == conversation.messages[1]
+    for value in ("I call it.", "", None, 3, '{"arguments": {}}', "[3]"):
+        with pytest.raises(NotAChat) as caught:
+            parse_conversation({"conversations": [asked, {"from": "function_call", "value": value}, *told]})
+        assert caught.value.reason in {"invalid_tool_calls", "missing_content"}
 
 
 def test_a_shape_can_be_said():
@@ -138,14 +205,7 @@ def test_a_function_call_next_to_calls_is_counted_as_unread():
     assert conversation.messages[1]["tool_calls"] == calls
 
 
-@pytest.mark.parametrize(
-    ("marks", "is_refused"),
-    [
-        *(({"label": False}, True), ({"kto_tag": False}, True), ({"kto_tag": 0}, True), ({"label": True}, False)),
-        *(({"kto_tag": True}, False), ({"label": "no"}, False), ({"label": None}, False), ({"label": 3}, False)),
-        *(({"kto_tag": "false"}, True), ({"kto_tag": "True"}, False)),
-    ],
-)
+@pytest.mark.parametrize("key", ["label", "kto_tag"])
 @pytest.mark.parametrize(
     "record",
     [
@@ -155,19 +215,24 @@ def test_a_function_call_next_to_calls_is_counted_as_unread():
         {"instruction": "2 + 2?", "output": "4"},
     ],
 )
-def test_bad_answers_are_refused(record, marks, is_refused):
-    if is_refused:
-        with pytest.raises(NotAChat, match="bad answer"):
-            parse_conversation(record | marks)
-    else:
-        assert parse_conversation(record | marks).messages == [USER, ANSWER]
+def test_only_answers_that_are_clearly_good_are_trained(record, key):
+    for label in (None, True, 1, 1.0, "true", "True", "1", "1.0", "yes", " Good"):
+        assert parse_conversation({**record, key: label}).messages == [USER, ANSWER]
+    unclear = ("false", "False", "0", "no", "bad", "-1", "", "undesirable", "not good", "rejected", [], {}, [True])
+    for label in (False, 0, 0.0, -1, 2, 0.5, *unclear):
+        with pytest.raises(NotAChat) as caught:
+            parse_conversation({**record, key: label})
+        assert caught.value.reason == "bad_answer"
 
 
-@pytest.mark.parametrize("label", [0, 0.0, "False", "false"])
-def test_a_label_of_0_is_a_bad_answer_only_of_a_completion(label):
-    assert parse_conversation({"messages": [USER, ANSWER], "label": label}).messages == [USER, ANSWER]
-    with pytest.raises(NotAChat, match="bad answer"):
-        parse_conversation({"prompt": "2 + 2?", "completion": "5", "label": label})
+def test_a_label_of_a_message_counts_for_answers():
+    assert parse_conversation({"messages": [USER | {"label": "sums"}, ANSWER]}).messages[1] == ANSWER
+    for label in (False, "no", -1):
+        with pytest.raises(NotAChat, match="message 1"):
+            parse_conversation({"messages": [USER, ANSWER | {"label": label}]})
+    turns = [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "5", "kto_tag": "bad"}]
+    with pytest.raises(NotAChat, match="message 1"):
+        parse_conversation({"conversations": turns})
 
 
 def test_reasoning_has_the_names_that_templates_know():
@@ -317,6 +382,7 @@ def test_fields_name_the_parts_of_a_chat():
         ({"question": "a", "answer": "b", "context": "c"}, "{prompt: question, response: answer, system: context}"),
         ({"Problem": "a", "Solution": "b"}, "{prompt: Problem, response: Solution}"),
         ({"id": 1, "dialog": [{"role": "user", "content": "a"}]}, "{messages: dialog}"),
+        ({"id": 1, "dialog": '[{"role": "user", "content": "a"}]'}, "{messages: dialog}"),
         ({"question": "a", "n": 3}, "{prompt: …, response: …}"),
     ],
 )

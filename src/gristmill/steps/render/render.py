@@ -294,7 +294,7 @@ _WARNINGS = {
 class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     """The step `render` with its template and tokenizer found."""
 
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     is_slow: ClassVar[bool] = True
     not_fingerprinted: ClassVar[tuple[str, ...]] = (
         *("files", "unknown_tokens", "report"),

@@ -37,12 +37,16 @@ _SPEAKERS = {
     "model": ASSISTANT,
     "assistant": ASSISTANT,
     "function_call": ASSISTANT,
+    "tool_call": ASSISTANT,
     "system": SYSTEM,
     "tool": TOOL,
     "observation": TOOL,
     "function_response": TOOL,
+    "tool_response": TOOL,
 }
 """Roles by the names that ShareGPT files use."""
+_CALLERS = ("function_call", "tool_call")
+"""Names of turns whose text is a call, or a list of calls, in JSON."""
 IMAGE_KEYS = ("images", "image")
 """Keys of records that list images."""
 IMAGE_TAG = "<image>"
@@ -53,6 +57,7 @@ _ENABLE_THINKING = "enable_thinking"
 _SYSTEM_KEYS = ("system", "system_prompt", "system_message", "system_instruction")
 _TOOLS_KEYS = ("tools", "functions")
 _BAD_ANSWER_KEYS = ("label", "kto_tag")
+_GOOD_LABELS = frozenset(("true", "1", "1.0", "yes", "good", "desirable"))
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
 _TRAIN, _WEIGHT = "train", "weight"
@@ -199,8 +204,7 @@ def suggest_render(record: Mapping[str, Any]) -> str:
 
 def _suggest_fields(record: Mapping[str, Any]) -> dict[str, str]:
     for key, value in record.items():
-        turns = value if isinstance(value, list) else []
-        if turns and all(isinstance(turn, dict) and turn.keys() & {"role", "from"} for turn in turns):
+        if _are_messages(value):
             return {"messages": str(key)}
     keys = {str(key).lower(): str(key) for key, value in record.items() if isinstance(value, str)}
     parts = {part: keys[name] for part, names in _USUAL_NAMES.items() for name in reversed(names) if name in keys}
@@ -272,9 +276,9 @@ def parse_conversation(
         if len(shapes) > 1:
             notes["several_shapes"] = 1
         shape = shapes[0]
-    _refuse_bad_answer(record, shape)
+    _refuse_bad_answer(record, "the answer")
     raw = _add_system(record, _READERS[shape](record))
-    tools = _read_tools(record)
+    tools = _read_tools(record, shape)
     variables = record.get("chat_template_kwargs") or {}
     if not isinstance(variables, dict) or any(name in RESERVED_VARIABLES for name in variables):
         raise NotAChat("invalid_variables", f"chat_template_kwargs cannot be {variables!r:.80}")
@@ -297,8 +301,8 @@ def parse_conversation(
             if message.get("tool_calls"):
                 message["tool_calls"] = [_with_parsed_arguments(call) for call in message["tool_calls"]]
     num_prompted = 0
-    if shape == PROMPT_COMPLETION and isinstance(record.get("prompt"), list):
-        num_prompted = len(messages) - len(record["completion"])
+    if shape == PROMPT_COMPLETION:
+        num_prompted = len(messages) - len(_read_text_or_messages(record, "completion", ASSISTANT))
         if not any(message["role"] == ASSISTANT for message in messages[:num_prompted]):
             num_prompted = 0
     return Conversation(messages, tools or None, variables, marks, num_prompted, notes, unread)
@@ -330,31 +334,33 @@ def _describe_strange_record(record: Mapping[str, Any]) -> str:
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
-def _refuse_bad_answer(record: Mapping[str, Any], shape: str) -> None:
-    """Refuse a record whose answer is marked as bad, as in files for KTO. Labels of other types mean something else."""
+def _refuse_bad_answer(marked: Mapping[str, Any], noun: str) -> None:
+    """Refuse what is labeled as in files for KTO, unless the label clearly says that the answer is good."""
     for key in _BAD_ANSWER_KEYS:
-        value = record.get(key)
-        # Tables without booleans have 0 or "false". Elsewhere than next to a completion that may be a class.
-        is_false = value == 0 or (isinstance(value, str) and value.lower() in ("false", "0"))
-        if value is False or (is_false and (key == "kto_tag" or shape == PROMPT_COMPLETION)):
+        value = marked.get(key)
+        if value is not None and str(value).strip().lower() not in _GOOD_LABELS:
             raise NotAChat(
                 "bad_answer",
-                f"{key}: {str(value).lower()} marks a bad answer (KTO), and preferences are not trained; "
-                "a `filter` step before `render` leaves such records out",
+                f"{key}: {value!r:.60} does not say that {noun} is good (KTO), and other answers are not trained; a "
+                "`filter` before `render` leaves such records out, a `map` removes a label that means something else",
             )
 
 
-def _read_tools(record: Mapping[str, Any]) -> Any:
-    """Read `tools`, or OpenAI's older `functions`, which are the same without a type."""
+def _read_tools(record: Mapping[str, Any], shape: str) -> Any:
+    """Read `tools`, or OpenAI's older `functions`, which are the same without a type, like the tools of ShareGPT."""
     name = next((name for name in _TOOLS_KEYS if record.get(name)), "tools")
     tools = record.get(name)
     if isinstance(tools, str):
-        tools = _parse_json(tools, "tools")
+        tools = _parse_json(tools, "tools") if tools.strip() else None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise NotAChat("invalid_tools", f"{name} must be a list of objects, not {tools!r:.80}")
-    if name == "functions":
-        tools = [{"type": "function", "function": function} for function in tools or ()]
+    if tools and (name == "functions" or shape == SHAREGPT):
+        tools = [{"type": "function", "function": tool} if tool.keys().isdisjoint(_WRAPPED) else tool for tool in tools]
     return tools
+
+
+_WRAPPED = ("type", "function")
+"""Keys of tools and calls that hold a function; others are the function."""
 
 
 def _add_system(record: Mapping[str, Any], messages: list[Any]) -> list[Any]:
@@ -406,12 +412,16 @@ def _parse_message(raw: Any, index: int, marks: dict[int, bool], unread: Counter
     # Files that are made from API responses write every field. A template may ask only whether there is one.
     message = {name: value for name, value in raw.items() if value is not None or name == "content"}
     message["role"] = role
+    if role == ASSISTANT:
+        _refuse_bad_answer(message, f"message {index}")
     calls = message.pop("tool_calls", None)
     function = message.pop("function_call", None)  # the one call of a message, before OpenAI had tools
     if function and calls:
         unread["function_call"] += 1
     elif function:
-        calls = [{"type": "function", "function": function}]
+        calls = _read_functions(function, index)
+    elif isinstance(calls, str):
+        calls = _parse_json(calls, "tool_calls", f"message {index}: ")
     if calls:
         message["tool_calls"] = calls
     refusal = message.pop("refusal", None)
@@ -492,6 +502,16 @@ def _check_content(message: Message, index: int, *, has_images: bool) -> None:
             raise NotAChat("content_not_text", f"message {index}: content must be text or parts of text{hint}")
 
 
+def _read_functions(function: Any, index: int) -> list[Any]:
+    """Read the function that a message calls, or a list of them, which may be JSON in a string, as calls."""
+    if isinstance(function, str):
+        function = _parse_json(function, "tool_calls", f"message {index}: ")
+    return [
+        {"type": "function", "function": call} if isinstance(call, dict) and call.keys().isdisjoint(_WRAPPED) else call
+        for call in (function if isinstance(function, list) else [function])
+    ]
+
+
 def _check_tool_call(call: Any, index: int) -> None:
     if not isinstance(call, dict):
         raise NotAChat("invalid_tool_calls", f"message {index}: a tool call is {type(call).__name__}, not an object")
@@ -512,48 +532,71 @@ def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": function} if "function" in call else function
 
 
-def _parse_json(text: str, noun: str) -> Any:
+def _parse_json(text: str, noun: str, place: str = "") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise NotAChat(f"invalid_{noun}", f"{noun} is not JSON: {error}") from None
+        raise NotAChat(f"invalid_{noun}", f"{place}{noun} is not JSON: {error}") from None
+
+
+_begins_list = re.compile(r"\s*\[\s*\{").match
+_begins_messages = re.compile(r"""\s*\[\s*\{\s*["'](?:role|from|content|value)["']\s*:""").match
+
+
+def _are_messages(value: Any) -> bool:
+    """Tell whether a value is a list of messages or turns, or its JSON. JSON that is damaged counts, too."""
+    if isinstance(value, str):
+        if not _begins_list(value):
+            return False
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return _begins_messages(value) is not None
+    is_list = isinstance(value, list) and bool(value)
+    return is_list and all(isinstance(turn, dict) and turn.keys() & {"role", "from"} for turn in value)
+
+
+def _read_messages(value: Any, noun: str) -> list[Any]:
+    """Read a list of messages or of ShareGPT's turns, which may be JSON in a string. Messages are checked later."""
+    if isinstance(value, str):
+        value = _parse_json(value, MESSAGES, f"{noun}: ")
+    if not isinstance(value, list):
+        raise NotAChat("invalid_messages", f"{noun} must be a list, not {type(value).__name__}")
+    return [_read_turn(turn, index) for index, turn in enumerate(value)]
+
+
+def _read_turn(turn: Any, index: int) -> Any:
+    if not isinstance(turn, dict):
+        raise NotAChat("invalid_message", f"message {index} is {type(turn).__name__}, not an object")
+    speaker = turn.get("from")
+    value, content = turn.get("value"), turn.get("content")
+    if speaker is None or (turn.get("role") is not None and value is None):  # OpenAI's messages
+        if turn.get("role") not in _CALLERS:
+            return turn
+        speaker, value = turn["role"], content
+    if not isinstance(speaker, str) or speaker not in _SPEAKERS:
+        speaker_names = ", ".join(_SPEAKERS)
+        raise NotAChat("unknown_role", f"message {index} is from {speaker!r:.60}; known are {speaker_names}")
+    if content is not None and content != value:
+        raise NotAChat("invalid_message", f"message {index} has a value and another content")
+    said = {"content": None, "function_call": value} if speaker in _CALLERS else {"content": value}
+    others = {name: value for name, value in turn.items() if name not in ("from", "value", "role", "content")}
+    return {"role": _SPEAKERS[speaker], **said, **others}
+
+
+def _read_text_or_messages(record: Mapping[str, Any], name: str, role: str) -> list[Any]:
+    """Read the text of this role, or a list of messages as in TRL."""
+    value = record.get(name)
+    is_text = isinstance(value, str | None) and not _are_messages(value)
+    return [{"role": role, "content": value}] if is_text else _read_messages(value, name)
 
 
 def _from_messages(record: Mapping[str, Any]) -> list[Any]:
-    messages = record.get(MESSAGES)
-    if isinstance(messages, str):
-        messages = _parse_json(messages, MESSAGES)
-    if not isinstance(messages, list):
-        raise NotAChat("invalid_messages", f"messages must be a list, not {type(messages).__name__}")
-    is_sharegpt = messages and isinstance(messages[0], dict) and "role" not in messages[0] and "from" in messages[0]
-    return _read_turns(messages) if is_sharegpt else messages
+    return _read_messages(record.get(MESSAGES), MESSAGES)
 
 
 def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
-    turns = _find_turns(record)
-    if isinstance(turns, str):
-        turns = _parse_json(turns, MESSAGES)
-    if not isinstance(turns, list):
-        raise NotAChat("invalid_messages", f"conversations must be a list, not {type(turns).__name__}")
-    return _read_turns(turns)
-
-
-def _read_turns(turns: list[Any]) -> list[Any]:
-    """Read ShareGPT's turns as messages."""
-    messages: list[Any] = []
-    for index, turn in enumerate(turns):
-        if not isinstance(turn, dict):
-            raise NotAChat("invalid_message", f"message {index} is {type(turn).__name__}, not an object")
-        if "from" not in turn and "role" in turn:  # OpenAI's messages under ShareGPT's name
-            messages.append(turn)
-            continue
-        speaker = turn.get("from")
-        if not isinstance(speaker, str) or speaker not in _SPEAKERS:
-            speaker_names = ", ".join(_SPEAKERS)
-            raise NotAChat("unknown_role", f"message {index} is from {speaker!r:.60}; known are {speaker_names}")
-        other_fields = {name: value for name, value in turn.items() if name not in ("from", "value")}
-        messages.append({"role": _SPEAKERS[speaker], "content": turn.get("value"), **other_fields})
-    return messages
+    return _read_messages(_find_turns(record), "conversations")
 
 
 def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
@@ -564,7 +607,8 @@ def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
     if isinstance(question, str) and details:
         question = f"{question}\n\n{details}"
     messages = [{"role": USER, "content": question}, {"role": ASSISTANT, "content": record.get("output")}]
-    for turn in reversed(record.get("history") or ()):
+    history = record.get("history") or []
+    for turn in reversed(_parse_json(history, MESSAGES, "history: ") if isinstance(history, str) else history):
         if not isinstance(turn, list) or len(turn) != 2:
             raise NotAChat("invalid_message", f"history must be pairs of question and answer, not {turn!r:.60}")
         messages[:0] = [{"role": USER, "content": turn[0]}, {"role": ASSISTANT, "content": turn[1]}]
@@ -572,10 +616,8 @@ def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
 
 
 def _from_prompt_completion(record: Mapping[str, Any]) -> list[Any]:
-    prompt, completion = record.get("prompt"), record.get("completion")
-    if isinstance(prompt, list) and isinstance(completion, list):  # messages, as in TRL
-        return [*prompt, *completion]
-    return [{"role": USER, "content": prompt}, {"role": ASSISTANT, "content": completion}]
+    prompt = _read_text_or_messages(record, "prompt", USER)
+    return prompt + _read_text_or_messages(record, "completion", ASSISTANT)
 
 
 _READERS = {
