@@ -40,6 +40,14 @@ def test_tutorial(tmp_path):
 
 
 @pytest.mark.full
+def test_post_training(tmp_path):
+    printed = follow_guide(GUIDES / "post-training.md", tmp_path)
+    assert "(4, 64) True" in printed
+    rollouts = gm.open_dataset(tmp_path / "out/rollouts")
+    assert rollouts.schema.names == ["input_ids", "lengths", "loss_mask", "logprobs", "origins"]
+
+
+@pytest.mark.full
 def test_iterating(tmp_path):
     printed = follow_guide(GUIDES / "iterating.md", tmp_path)
     claims = [

@@ -12,11 +12,25 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import PythonRecords
-from gristmill.core.records import ORIGIN, RECORD, SPLIT, TEXT
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, LOSS_WEIGHTS, ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.splits import TRAIN
 from gristmill.core.step import Step
 from gristmill.readers.formats import SUFFIXES, check_format
 
+_MAX_VOCAB_SIZE = 1 << 31
+_RESERVED_IN_ROWS = (
+    INPUT_IDS,
+    LOSS_MASK,
+    LOSS_WEIGHTS,
+    ORIGIN,
+    SPLIT,
+    TEXT,
+    RECORD,
+    "lengths",
+    "origins",
+    "images",
+)
+"""Names that a column with a number for each token cannot have."""
 _DATA_NAME = re.compile(
     rf"(?:(?:{'|'.join(map(re.escape, SUFFIXES))})(?:\.(?:gz|zstd?|bz2|xz|lz4))?|/\**)$", re.IGNORECASE
 )
@@ -59,6 +73,9 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     Datasets with splits keep them; `read: {train: "data/train*.jsonl", validation: data/val.jsonl}` makes splits of
     files. `splits` names the splits to read and their new names (`{train: train_sft, validation: test_sft}`), or is
     `all_as_train` or `by_name`; `config` chooses one of several configs of a folder of the Hugging Face Hub.
+
+    Records may be [token ids](../guides/post-training.md#literal-tokens) already, not text: `ids: input_ids` with
+    `labels`, `mask` or `weights`, and `tokenizer` or `vocab_size`.
     """
 
     version: ClassVar[int] = 2
@@ -105,6 +122,22 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     """For text: cut each file at this string. None: a file is a document."""
     max_record_bytes: int = 64 << 20
     """Larger records are quarantined by reference and never held in memory."""
+    ids: str | list[str] | None = None
+    """For records of [token ids](../guides/post-training.md#literal-tokens): the field that holds the ids, or the
+    fields of a prompt and its completion, which are joined: `[prompt_token_ids, completion_token_ids]`.
+    """
+    labels: str | None = None
+    """With `ids`: the field of labels. Each is its id, or -100 where a token is not trained."""
+    mask: str | None = None
+    """With `ids`: the field that says which tokens are trained, with 1 or true."""
+    weights: str | None = None
+    """With `ids`: the field of the weights of tokens in the loss, stored as `loss_weights`; 0 is not trained."""
+    token_columns: list[str] = msgspec.field(default_factory=list)
+    """With `ids`: fields with a number for each token, such as log-probabilities, which are packed with the tokens."""
+    tokenizer: str | None = None
+    """With `ids`: the tokenizer that made them: a folder, a file or a name on the Hugging Face Hub."""
+    vocab_size: int | None = None
+    """With `ids`: the size of the vocabulary, where no tokenizer is named."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "read", _check_paths_or_records(self.read))
@@ -117,6 +150,7 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
                 f"field names the array of records in a JSON file, not {self.field!r} of {self.format or 'a file'}"
             )
         self._check_csv()
+        self._check_ids()
         if not self.text:
             raise UsageError("text must name the field that holds the text")
         if self.is_text_composed and not any(name for _, name in parse_text_template(self.text)):
@@ -139,6 +173,38 @@ class Read(Step, frozen=True, kw_only=True, tag="read"):
     def is_text_composed(self) -> bool:
         """Whether `text` is a template of several fields, not the name of one."""
         return "{" in self.text
+
+    @property
+    def id_fields(self) -> tuple[str, ...]:
+        """The fields of token ids, which are joined; none if records are text."""
+        return (self.ids,) if isinstance(self.ids, str) else tuple(self.ids or ())
+
+    def _check_ids(self) -> None:
+        if not self.id_fields:
+            for key in ("labels", "mask", "weights", "token_columns", "tokenizer", "vocab_size", "ids"):
+                if getattr(self, key) not in (None, []) or (key == "ids" and self.ids is not None):
+                    raise UsageError(f"{key} is for records of token ids", help="name their field: ids: input_ids")
+            return
+        if (self.tokenizer is None) == (self.vocab_size is None):
+            raise UsageError(
+                "ids are checked against a vocabulary: name the tokenizer that made them, or its vocab_size",
+                help="tokenizer: path/to/tokenizer, or vocab_size: 50257",
+            )
+        if self.vocab_size is not None and not 1 <= self.vocab_size <= _MAX_VOCAB_SIZE:
+            raise UsageError(f"vocab_size must be from 1 to {_MAX_VOCAB_SIZE:,}, not {self.vocab_size}")
+        if self.text != TEXT:
+            raise UsageError("text: records of token ids have no text", help="leave out text, or ids")
+        if self.labels is not None and self.mask is not None:
+            raise UsageError("labels and mask both say which tokens are trained", help="leave one of them out")
+        named = [*self.id_fields, *filter(None, (self.labels, self.mask, self.weights)), *self.token_columns]
+        for index, name in enumerate(named):
+            if not name or name in named[:index]:
+                raise UsageError(f"read: the field {name!r} of token ids is named twice or empty")
+        for name in self.token_columns:
+            if name in _RESERVED_IN_ROWS or "." in name:
+                raise UsageError(
+                    f"token_columns: rows cannot have a column {name!r} of numbers", help="rename the field"
+                )
 
     def _check_csv(self) -> None:
         csv_keys = [name for name in ("delimiter", "encoding", "types") if getattr(self, name) is not None]

@@ -87,8 +87,8 @@ def _plan_file_schema(read: Read, files: Sequence[SourceFile], wanted: WantedCol
     kind = find_format(name)
     if not wanted.has_text and kind.content == "own" and name != "files" and read.format != "samples":
         raise UsageError(
-            f"{files[0].path}: chats are read from JSON lines, Parquet or Arrow, not from {name}",
-            help="leave out the render step if these are documents",
+            f"{files[0].path}: chats and token ids are read from JSON lines, Parquet or Arrow, not from {name}",
+            help="leave out the render step, or ids, if these are documents",
         )
     if kind.content == "objects":
         planned = _plan_json_columns(read, choose_spread(files), wanted)
@@ -113,6 +113,8 @@ def _plan_json_columns(read: Read, sampled: Sequence[SourceFile], wanted: Wanted
     if wanted.has_text and records and not find_values(read.text, records):
         raise make_missing_field_error("text", read.text, records)
     columns = {name: FieldType(kind) for name, kind in infer_column_types(read.columns, records).items()}
+    if read.weights in columns and columns[read.weights].type == pa.large_list(pa.int64()):
+        columns[read.weights] = FieldType(pa.large_list(pa.float64()))  # 1 in the sample, and 0.5 after it
     if wanted.keeps_record:
         columns[RECORD] = FieldType(RECORD_TYPE)
     return PlannedColumns(columns, has_text=wanted.has_text)

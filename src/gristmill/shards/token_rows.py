@@ -1,7 +1,8 @@
 """Training rows on disk: token ids, the lengths of the documents in a row, and the origin of each document.
 
-Rows of chats also say which of their tokens are trained, with one bit for each token. All that trainers need besides
-(labels, positions, document numbers) is computed from these when batches are made.
+Rows of chats also say which of their tokens are trained, with one bit for each token, and rows of literal tokens may
+have more numbers for each token. All that trainers need besides (labels, positions, document numbers) is computed from
+these when batches are made.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import IMAGES, IMAGES_TYPE, INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 LENGTHS = "lengths"
@@ -28,12 +31,18 @@ KINDS = (TOKENS, CHATS)
 
 
 def rows_schema(
-    id_type: pa.DataType, row_length: int | None, *, masked: bool = False, has_images: bool = False
+    id_type: pa.DataType,
+    row_length: int | None,
+    *,
+    masked: bool = False,
+    has_images: bool = False,
+    token_columns: Mapping[str, pa.DataType] | None = None,
 ) -> pa.Schema:
     """Return the schema of rows of one length, or (None) of rows of one document each."""
     size = -1 if row_length is None else row_length
     mask = [(LOSS_MASK, pa.list_(pa.bool_(), size))] if masked else []
     fields = [(INPUT_IDS, pa.list_(id_type, size)), (LENGTHS, pa.list_(pa.int32())), *mask]
+    fields += [(name, pa.list_(kind, size)) for name, kind in (token_columns or {}).items()]
     images = [(IMAGES, IMAGES_TYPE)] if has_images else []
     return pa.schema([*fields, (ORIGINS, pa.list_(ORIGIN_TYPE)), *images])
 
@@ -43,8 +52,36 @@ def shard_schema(schema: pa.Schema, row_length: int | None) -> pa.Schema:
     if INPUT_IDS not in schema.names:
         return schema
     return rows_schema(
-        find_id_type(schema), row_length, masked=is_masked(schema), has_images=has_image_references(schema)
+        find_id_type(schema),
+        row_length,
+        masked=is_masked(schema),
+        has_images=has_image_references(schema),
+        token_columns=find_token_columns(schema),
     )
+
+
+def find_token_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Find the columns with a number for each token in addition to its id, and the types of the numbers.
+
+    These are weights of tokens, log-probabilities and the like: any list of numbers in documents or rows with ids.
+
+    >>> numbers = pa.list_(pa.float32())
+    >>> find_token_columns(pa.schema({"input_ids": pa.list_(pa.uint16()), "logprobs": numbers, "score": pa.float32()}))
+    {'logprobs': DataType(float)}
+    """
+    if INPUT_IDS not in schema.names:
+        return {}
+    lists = [
+        field
+        for field in schema
+        if field.name not in (INPUT_IDS, LENGTHS)
+        and (pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type))
+    ]
+    return {
+        field.name: field.type.value_type
+        for field in lists
+        if pa.types.is_integer(field.type.value_type) or pa.types.is_floating(field.type.value_type)
+    }
 
 
 def find_id_type(schema: pa.Schema) -> pa.DataType:
@@ -77,7 +114,8 @@ def find_schema_problem(kind: str, schema: pa.Schema) -> str | None:
     has_images = kind == CHATS and has_image_references(schema)
     optional = {LOSS_MASK} if kind == CHATS else set[str]()
     optional |= {IMAGES} if has_images else set()
-    if set(schema.names) != {INPUT_IDS, LENGTHS, ORIGINS} | optional:
+    token_columns = find_token_columns(schema)
+    if set(schema.names) != {INPUT_IDS, LENGTHS, ORIGINS, *token_columns} | optional:
         return problem
     ids = schema.field(INPUT_IDS).type
     is_fixed = pa.types.is_fixed_size_list(ids)
@@ -86,7 +124,11 @@ def find_schema_problem(kind: str, schema: pa.Schema) -> str | None:
     if ids.value_type not in (pa.uint16(), pa.uint32()):
         return problem
     fitting = rows_schema(
-        ids.value_type, ids.list_size if is_fixed else None, masked=kind == CHATS, has_images=has_images
+        ids.value_type,
+        ids.list_size if is_fixed else None,
+        masked=kind == CHATS,
+        has_images=has_images,
+        token_columns=token_columns,
     )
     return None if all(schema.field(field.name).type == field.type for field in fitting) else problem
 
@@ -104,6 +146,8 @@ def make_document_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     }
     if LOSS_MASK in schema.names:
         columns[LOSS_MASK] = check_mask(batch, sizes)
+    for name in find_token_columns(schema):
+        columns[name] = check_token_column(batch, name, sizes)
     if IMAGES in schema.names:
         columns[IMAGES] = batch.column(IMAGES)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
@@ -111,13 +155,18 @@ def make_document_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def check_mask(documents: pa.RecordBatch, sizes: NDArray[np.int64]) -> pa.ListArray:
     """Return the loss masks of documents of these lengths, checked: a user's function may have changed only the ids."""
-    masks = documents.column(LOSS_MASK)
-    if masks.null_count or masks.values.null_count or not np.array_equal(document_lengths(masks), sizes):
+    return check_token_column(documents, LOSS_MASK, sizes)
+
+
+def check_token_column(documents: pa.RecordBatch, name: str, sizes: NDArray[np.int64]) -> pa.ListArray:
+    """Return a column with an entry for each token of documents of these lengths, checked."""
+    values = documents.column(name)
+    if values.null_count or values.values.null_count or not np.array_equal(document_lengths(values), sizes):
         raise UsageError(
-            f'a document does not have one entry in "{LOSS_MASK}" for each of its "{INPUT_IDS}"',
-            help="a function that changes the ids of chats must change their masks, too",
+            f'a document does not have one entry in "{name}" for each of its "{INPUT_IDS}"',
+            help=f'a function that changes the ids must change "{name}", too',
         )
-    return masks
+    return values
 
 
 def document_lengths(ids: pa.ListArray) -> NDArray[np.int64]:
@@ -168,7 +217,8 @@ def check_rows(rows: pa.RecordBatch) -> None:
 
 def find_row_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None:
     """Describe what is wrong with rows whose buffers are valid (`read_mapped_batches`); None: nothing."""
-    names = (INPUT_IDS, LENGTHS, ORIGINS, *((LOSS_MASK,) if is_masked(rows.schema) else ()))
+    token_columns = find_token_columns(rows.schema)
+    names = (INPUT_IDS, LENGTHS, ORIGINS, *((LOSS_MASK,) if is_masked(rows.schema) else ()), *token_columns)
     columns = [rows.column(name) for name in names]
     if any(column.null_count or column.values.null_count for column in columns):
         return "holds nulls"
@@ -185,6 +235,9 @@ def find_row_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None
         wrong = filled != document_lengths(ids)
     if wrong.any():
         return f"row {int(np.argmax(wrong))} of a batch does not hold as many tokens as its lengths say"
+    for name in token_columns:
+        if not pa.types.is_fixed_size_list(ids.type) and not rows.column(name).offsets.equals(ids.offsets):
+            return f'does not have one entry in "{name}" for each token'
     flat = ids.flatten().to_numpy()
     if vocab_size is not None and len(flat) and int(flat.max()) >= vocab_size:
         return f"holds the id {int(flat.max())}, but the vocabulary ends at {vocab_size}"

@@ -9,7 +9,7 @@ log L) for n documents and rows of L tokens, in compiled code; about 40 bytes a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -20,7 +20,9 @@ from gristmill.shards.token_rows import (
     LENGTHS,
     ORIGINS,
     check_mask,
+    check_token_column,
     document_lengths,
+    find_token_columns,
     has_image_references,
     is_masked,
     rows_schema,
@@ -29,7 +31,7 @@ from gristmill.steps.pack import BEST_FIT, CONCAT, DROP, PAD, TRUNCATE, Pack
 from gristmill.steps.packing_kernels import copy_pieces, count_trained, pack_best_fit, pad_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -104,6 +106,8 @@ class PackedDocuments:
     origins: pa.StructArray
     images: pa.ListArray | None = None
     """The images of each document; None: these are not chats with images."""
+    token_columns: Mapping[str, Sequence[NDArray[np.generic]]] = field(default_factory=dict)
+    """Other columns with a number for each id, for each batch of documents."""
 
     @property
     def num_trained_tokens(self) -> int | None:
@@ -146,6 +150,7 @@ class PackedDocuments:
             row_length,
             masked=self.mask is not None,
             has_images=self.images is not None,
+            token_columns={name: pa.from_numpy_dtype(each[0].dtype) for name, each in self.token_columns.items()},
         )
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
@@ -156,6 +161,10 @@ class PackedDocuments:
             marks = fill_rows([self.mask.view(np.uint8)], self.offsets, packing, row_length, 0)
             bits = pa.py_buffer(np.packbits(marks, bitorder="little"))  # pa.array would take ten times as long
             flat[LOSS_MASK] = pa.Array.from_buffers(pa.bool_(), len(marks), [None, bits])
+        for name, arrays in self.token_columns.items():
+            dtype = arrays[0].dtype
+            as_bits = [array.view(f"u{dtype.itemsize}") for array in arrays]  # the padding of each type is zero bits
+            flat[name] = pa.array(fill_rows(as_bits, self.offsets, packing, row_length, 0).view(dtype))
         return flat
 
 
@@ -185,7 +194,14 @@ def pack_documents(
         images=pa.chunked_array([batch.column(IMAGES) for batch in batches], IMAGES_TYPE).combine_chunks()
         if has_image_references(batches[0].schema)
         else None,
+        token_columns={name: _flatten_column(batches, name) for name in find_token_columns(batches[0].schema)},
     )
+
+
+def _flatten_column(batches: Sequence[pa.RecordBatch], name: str) -> list[NDArray[np.generic]]:
+    """Return the numbers of a token column of each batch, one for each id."""
+    checked = [check_token_column(batch, name, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
+    return [column.flatten().to_numpy() for column in checked]
 
 
 def _concatenate(arrays: Sequence[NDArray[Values]]) -> NDArray[Values]:

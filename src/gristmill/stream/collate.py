@@ -56,6 +56,9 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
     """Put all rows of a batch into one, as models of transformers expect packed documents. `cu_seqlens` then has the
     names that their flash attention reads: cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k. First tokens of
     documents are not trained. Needs position_ids."""
+    token_columns: tuple[str, ...] = ()
+    """Other stored columns with a number for each token, such as `loss_weights` or `logprobs` of literal tokens; 0 on
+    padding. Each number is at the place of its token, also with shifted labels."""
     cu_seqlens_size: int | None = None
     """Fill `cu_seqlens` up to this many numbers with its last one, so that its shape never changes."""
 
@@ -76,12 +79,18 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
             changes["cu_seqlens_size"] = check_whole_number(
                 "cu_seqlens_size", self.cu_seqlens_size, least=2, most=1 << 31
             )
+        names: Any = self.token_columns
+        if isinstance(names, str):
+            raise UsageError(f'token_columns must be a list: ("{names}",)')
+        changes["token_columns"] = tuple(names)
         for name, value in changes.items():
             msgspec.structs.force_setattr(self, name, value)
         for field in self.fields:
             check_choice("fields", field, FIELDS)
         check_choice("dtype", self.dtype, ("int64", "int32"))
         check_choice("labels", self.labels, ("same", "shifted"))
+        if self.token_columns and self.align > 1:
+            raise UsageError("align spaces out documents, and token_columns stay where they are", help="leave one out")
         if INPUT_IDS not in self.fields:
             raise UsageError("a batch must hold input_ids", help=f'fields=("{INPUT_IDS}", …)')
         if self.flatten and "position_ids" not in self.fields:

@@ -28,7 +28,7 @@ from gristmill.pipeline.jobs.export_shards import JSON_SHARD_FORMATS, measure_sh
 from gristmill.pipeline.jobs.job_pool import open_job_pool
 from gristmill.pipeline.planning.placement import check_store
 from gristmill.shards.manifest_file import load_manifest
-from gristmill.shards.token_rows import has_image_references
+from gristmill.shards.token_rows import find_token_columns, has_image_references
 from gristmill.storage.hub import parse_hub_target
 from gristmill.storage.locations import is_remote, measure_file, parse_location
 from gristmill.storage.parallel_files import PreallocatedFiles, UploadedFiles
@@ -181,6 +181,11 @@ def export(
     notes = [] if export_format.shuffles_documents or source is not None else _describe_order(manifest, list(layouts))
     if not export_format.pads_documents:
         notes += describe_unpadded(manifest)
+    token_columns = find_token_columns(manifest.schema.to_arrow())
+    if token_columns and not (export_format.takes_columns and columns == STORED):
+        notes.append(
+            f"not in these files: {', '.join(token_columns)}; parquet and jsonl with columns: stored keep them"
+        )
     local_files = [] if is_remote(prefix) else [Path(file) for file in files]
     uploaded = {str(file): measure_file(file) or 0 for file in files} if is_remote(prefix) else {}
     return ExportResult(local_files, {split.name: split.num_rows for split in splits}, usage, notes, num_nan, uploaded)

@@ -30,6 +30,7 @@ from gristmill.pipeline.planning.source_plan import (
     SourcePlan,
     TokenizingStep,
     collect_sample_steps,
+    drop_other_columns,
     find_stage_schemas,
     list_source_column_notes,
     replace_steps,
@@ -52,6 +53,7 @@ from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.steps.columns import ComposeText
 from gristmill.steps.sampling import FirstRecords
+from gristmill.steps.token_ids import TokenIds
 from gristmill.storage.codecs import find_codec
 from gristmill.storage.files import compute_file_checksum
 from gristmill.storage.paths import find_files, list_files
@@ -160,6 +162,11 @@ def draft_source(
         if inputs.read.is_text_composed and inputs.tokenizer is None:
             first = (*first, ComposeText(template=inputs.read.text))
             inputs = replace(inputs, read=msgspec.structs.replace(inputs.read, text=TEXT))
+        if inputs.read.id_fields:
+            if inputs.tokenizer is not None:
+                raise UsageError("ids: a dataset of tokens needs no fields of ids", help="leave out ids")
+            decodes = any(TEXT in (*step.columns_needed(), getattr(step, "by", None)) for step in steps)
+            first = (*first, TokenIds.of(inputs.read, recipe.folder or ".", decodes=decodes))
         files = tuple(_mark_if_scanned(inputs.read, file, layout.unit_bytes) for file in inputs.files)
         steps = (*first, *steps)
         tokenizer = inputs.tokenizer
@@ -174,7 +181,8 @@ def draft_source(
             read,
             files,
             # Whole records are needed to write them out again, and for the user's functions.
-            keeps_record=keeps_all or write.keeps_record or any(step.traits.needs_whole_record for step in steps),
+            keeps_record=not inputs.read.id_fields
+            and (keeps_all or write.keeps_record or any(step.traits.needs_whole_record for step in steps)),
             has_text=not any(step.traits.makes_text for step in steps),
             is_text_optional=not any(TEXT in step.columns_needed() for step in steps),
             carries_members=keeps_all,
@@ -217,7 +225,8 @@ def plan_source(
     """Split the steps of a source into stages, and adapt them to a sample of its records."""
     branch, tokenizer = draft.branch, draft.inputs.tokenizer
     with _add_source_note(branch.name):
-        stages = split_into_stages(branch.steps)
+        steps = drop_other_columns(branch.schema, branch.steps)
+        stages = split_into_stages(steps)
         schemas = find_stage_schemas(branch.schema, stages)
         if INPUT_IDS not in schemas[-1].names:
             encoder = open_encoder(write.shard_format, schemas[-1])  # refuses columns that the format cannot hold

@@ -12,13 +12,15 @@ from gristmill.core.errors import UsageError
 from gristmill.core.json_values import is_json, reason_for_json
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import step_parameters
-from gristmill.core.records import RECORD, SOURCE, SourceFile
+from gristmill.core.records import IMAGES, INPUT_IDS, LOSS_MASK, ORIGIN, RECORD, SOURCE, SPLIT, SourceFile
 from gristmill.core.step import GlobalStep, LimitingStep, LocalStep
 from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
 from gristmill.pipeline.planning.units import Span, UnitLayout, cut_into_slices, make_units
 from gristmill.readers.formats import RECORD_FORMATS, file_format
 from gristmill.readers.source import open_reader
+from gristmill.shards.token_rows import find_token_columns
 from gristmill.steps.column_names import list_value_columns, require_column
+from gristmill.steps.columns import Select
 from gristmill.storage.codecs import find_codec
 
 if TYPE_CHECKING:
@@ -250,6 +252,28 @@ def find_stage_schemas(schema: pa.Schema, stages: Sequence[Stage]) -> tuple[pa.S
         if stage.global_step is not None:
             schema = stage.global_step.output_schema(schema)
     return tuple(schemas)
+
+
+def drop_other_columns(schema: pa.Schema, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Add a step that drops what rows of tokens do not hold, such as columns that were read to filter by.
+
+    A column that the user's own function has made is refused: whoever wrote it expects it in the rows.
+    """
+    final = find_stage_schemas(schema, split_into_stages(steps))[-1]
+    if INPUT_IDS not in final.names:
+        return tuple(steps)
+    token_names = [name for name in (INPUT_IDS, LOSS_MASK, IMAGES, *find_token_columns(final)) if name in final.names]
+    others = [name for name in final.names if name not in (*token_names, ORIGIN, SPLIT)]
+    if not others:
+        return tuple(steps)
+    for step in steps:
+        own_columns = [name for name in step.columns_added() if name in others and step.traits.may_add_keys]
+        if own_columns:
+            raise UsageError(
+                f"{step.name}: rows of tokens cannot hold its {own_columns[0]} ({final.field(own_columns[0]).type})",
+                help="return a list with a number for each token, or leave the column out",
+            )
+    return (*steps, Select(columns=token_names))
 
 
 def list_source_column_notes(stages: Sequence[Stage], schemas: Sequence[pa.Schema]) -> list[str]:

@@ -157,10 +157,10 @@ class ArrowReader:
 def _make_mapper(
     read: Read, file: SourceFile, stored_schema: pa.Schema, planned: pa.Schema
 ) -> ColumnMapper | TokenRowMapper:
-    is_tokenized = INPUT_IDS in planned.names
+    is_own_tokens = read.format == "gristmill" and INPUT_IDS in planned.names
     return (
         TokenRowMapper(file, stored_schema, planned)
-        if is_tokenized
+        if is_own_tokens
         else ColumnMapper(read, file, stored_schema, planned)
     )
 

@@ -36,6 +36,7 @@ from gristmill.shards.token_rows import (
     ORIGINS,
     TOKENS,
     find_schema_problem,
+    find_token_columns,
     has_image_references,
     shard_schema,
 )
@@ -241,7 +242,8 @@ def documents_schema(stored_schema: pa.Schema, path: str) -> pa.Schema:
             "document each, with its ids alone, can be read again",
             help="read the documents that the tokens were made of",
         )
-    fields = [stored_schema.field(name) for name in (INPUT_IDS, LOSS_MASK) if name in stored_schema.names]
+    names = [name for name in (INPUT_IDS, LOSS_MASK) if name in stored_schema.names]
+    fields = [stored_schema.field(name) for name in (*names, *find_token_columns(stored_schema))]
     return pa.schema([(ORIGIN, ORIGIN_TYPE), *fields])
 
 

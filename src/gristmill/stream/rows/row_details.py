@@ -141,6 +141,52 @@ class ImageReference(NamedTuple):
     tokens: int
 
 
+class RowColumn:
+    """One column of all stored rows of a stream, read where it is. Threads may use it together."""
+
+    def __init__(self, name: str, shards: list[RowShard], table: RowTable | RemoteTable) -> None:
+        self.name = name
+        self._shards = shards
+        self._blocks = table.blocks if isinstance(table, RemoteTable) else None
+        self._ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
+        self._columns: dict[int, tuple[NDArray[np.int64], list[pa.Array]]] = {}
+        self._lock = threading.Lock()
+
+    def read(self, index: int) -> pa.Scalar:
+        """Return the stored value of a row, by its index among all rows."""
+        if self._blocks is not None:
+            _, row, block = self._blocks.open_row(index)
+            assert block.batch is not None
+            return block.batch.column(self.name)[row]
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        row = index - int(self._ends[number]) + self._shards[number].rows
+        ends, columns = self._open(number)
+        batch = int(np.searchsorted(ends, row, side="right"))
+        return columns[batch][row - int(ends[batch]) + len(columns[batch])]
+
+    def fill(self, indices: NDArray[np.int64], filled: NDArray[np.int64], matrix: Any) -> None:
+        """Write the numbers of rows of that many tokens into the lines of a matrix; all else is 0."""
+        matrix[:] = 0
+        for line, (index, num_tokens) in enumerate(zip(indices.tolist(), filled.tolist(), strict=True)):
+            if index >= 0:
+                matrix[line, :num_tokens] = self.read(index).values.to_numpy()[:num_tokens]
+
+    def _open(self, number: int) -> tuple[NDArray[np.int64], list[pa.Array]]:
+        """Map the column of a shard."""
+        with self._lock:
+            if number not in self._columns:
+                shard = self._shards[number]
+                try:
+                    batches = read_unchecked_batches(Path(shard.path), shard.schema)
+                    columns = [batch.column(self.name) for batch in batches]
+                    for column in columns:
+                        column.validate(full=True)
+                except READ_ERRORS as error:
+                    raise make_damage_error(shard.path, f"cannot be read: {error}", shard.folder) from error
+                self._columns[number] = np.cumsum([len(column) for column in columns], dtype=np.int64), columns
+            return self._columns[number]
+
+
 class RowImages:
     """The images of all rows of a stream. Threads may use it together."""
 
@@ -152,17 +198,13 @@ class RowImages:
         decode: str | Callable[[bytes], Any] | None,
     ) -> None:
         """`files` are the images that the recipe names; None: batches have references only."""
-        self._shards = shards
-        self._blocks = table.blocks if isinstance(table, RemoteTable) else None
-        self._ends = np.cumsum([shard.rows for shard in shards], dtype=np.int64)
+        self._column = RowColumn(IMAGES, shards, table)
         self._reader = None
         if files is not None:
             from gristmill.images.image_files import ImageReader  # noqa: PLC0415  (few streams have images)
 
             self._reader = ImageReader(files)
         self._decode = "bytes" if decode is None else decode
-        self._columns: dict[int, tuple[NDArray[np.int64], list[pa.ListArray]]] = {}
-        self._lock = threading.Lock()
 
     def take(self, indices: NDArray[np.int64]) -> list[list[Any]]:
         """Return the images of each row, in the order of its tokens; a row that only fills up a batch has none."""
@@ -171,17 +213,7 @@ class RowImages:
         return images if reader is None else [[self._load(reader, image) for image in row] for row in images]
 
     def _read_references(self, index: int) -> list[Any]:
-        if self._blocks is not None:
-            _, row, block = self._blocks.open_row(index)
-            assert block.batch is not None
-            stored = block.batch.column(IMAGES)[row]
-        else:
-            number = int(np.searchsorted(self._ends, index, side="right"))
-            row = index - int(self._ends[number]) + self._shards[number].rows
-            ends, columns = self._open(number)
-            batch = int(np.searchsorted(ends, row, side="right"))
-            stored = columns[batch][row - int(ends[batch]) + len(columns[batch])]
-        return [ImageReference(**reference) for reference in stored.as_py()]
+        return [ImageReference(**reference) for reference in self._column.read(index).as_py()]
 
     def _load(self, reader: ImageReader, reference: ImageReference) -> Any:
         content = reader.read(reference.shard, reference.member)
@@ -193,20 +225,6 @@ class RowImages:
 
         image = decode_image(content)
         return np.asarray(image) if self._decode == "numpy" else image
-
-    def _open(self, number: int) -> tuple[NDArray[np.int64], list[pa.ListArray]]:
-        """Map the column of a shard."""
-        with self._lock:
-            if number not in self._columns:
-                shard = self._shards[number]
-                try:
-                    columns = [batch.column(IMAGES) for batch in read_unchecked_batches(Path(shard.path), shard.schema)]
-                    for column in columns:
-                        column.validate(full=True)
-                except READ_ERRORS as error:
-                    raise make_damage_error(shard.path, f"cannot be read: {error}", shard.folder) from error
-                self._columns[number] = np.cumsum([len(column) for column in columns], dtype=np.int64), columns
-            return self._columns[number]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gristmill.core.checks import check_choice
 from gristmill.core.records import IMAGES
-from gristmill.shards.token_rows import has_image_references
+from gristmill.shards.token_rows import find_token_columns, has_image_references
 from gristmill.stream.collate import INPUT_IDS, Batch, Collate, choose_pad_id, collate, find_width
 from gristmill.stream.lanes.sources import find_row_length, list_sources
 from gristmill.stream.mapped_memory import ReadAhead
 from gristmill.stream.rows.block_reader import RemoteTable
-from gristmill.stream.rows.row_details import RowImages, RowSources
+from gristmill.stream.rows.row_details import RowColumn, RowImages, RowSources
 from gristmill.stream.rows.row_table import RowTable
 from gristmill.stream.stream_kernels import A_FILLED, A_SHARD
 
@@ -173,7 +174,14 @@ class RowReader(StreamReader):
         pad_ids = (None, None) if tokenizer is None else (tokenizer.pad_id, tokenizer.eos_id)
         self._pad_id = choose_pad_id(self._collate, *pad_ids)
         self._row_length = find_row_length(manifest)
-        self._has_images = has_image_references(manifest.schema.to_arrow())
+        schema = manifest.schema.to_arrow()
+        self._has_images = has_image_references(schema)
+        stored = find_token_columns(schema)
+        for name in self._collate.token_columns:
+            check_choice("token_columns", name, list(stored))
+        self._number_types = {
+            name: str(np.dtype(stored[name].to_pandas_dtype())) for name in self._collate.token_columns
+        }
         self.close_files()
 
     def _open_table(self) -> None:
@@ -183,6 +191,7 @@ class RowReader(StreamReader):
             self.table = RemoteTable(self._shards, self._cache)
         images, decode = self._arguments.samples.image_files, self._arguments.samples.decode
         self._images = RowImages(self._shards, self.table, images, decode) if self._has_images else None
+        self._token_columns = [RowColumn(name, self._shards, self.table) for name in self._collate.token_columns]
         self._row_sources = RowSources(self._shards, self._sources, self.table)
 
     def take(
@@ -212,6 +221,10 @@ class RowReader(StreamReader):
                 whole, _ = table.find_addresses(self._order(np.arange(first_row, next_row)).indices)
             width = find_width(whole, self._collate)
         batch = Batch(collate(addresses, self._collate, width, self._pad_id, new))
+        for column in self._token_columns:
+            numbers = new((len(indices), width), self._number_types[column.name])
+            column.fill(indices, addresses[:, A_FILLED], numbers)
+            batch[column.name] = numbers.reshape(1, -1) if self._collate.flatten else numbers
         if self._images is not None:
             batch[IMAGES] = self._images.take(indices)
         del mappings
