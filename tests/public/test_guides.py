@@ -45,6 +45,8 @@ def test_post_training(tmp_path):
     assert "(4, 64) True" in printed
     rollouts = gm.open_dataset(tmp_path / "out/rollouts")
     assert rollouts.schema.names == ["input_ids", "lengths", "loss_mask", "logprobs", "origins"]
+    assert "sums user rule train" in printed
+    assert len(gm.open_dataset(tmp_path / "out/prompts")) == 200
 
 
 @pytest.mark.full

@@ -15,6 +15,7 @@ from gristmill.exports.folders import LitdataFormat, LlamafactoryFormat, MdsForm
 from gristmill.exports.layout import ExportFormat
 from gristmill.exports.megatron import MegatronBridgeFormat, MegatronFormat
 from gristmill.exports.olmo_core import OlmoCoreFormat
+from gristmill.exports.prompts import NemoRlFormat, TrlPromptsFormat, VerlFormat
 from gristmill.exports.tables import JsonlTables, ParquetTables, WebdatasetTables
 from gristmill.runtime.plugins import EXPORT, find_plugin, list_plugin_names, refuse_shadowed
 
@@ -36,6 +37,9 @@ _FORMATS: dict[str, ExportFormat] = {
         WebdatasetTables(),
         ParquetTables(),
         JsonlTables(),
+        VerlFormat(),
+        TrlPromptsFormat(),
+        NemoRlFormat(),
     )
 }
 

@@ -89,7 +89,8 @@ def export_command(
 
     megatron, olmo-core, nanogpt and llmc take tokens that are not packed, in the order of the documents; numpy, mds and
     megatron-bridge take packed rows; litdata and llamafactory take both; webdataset, parquet and jsonl take any
-    dataset. The files appear together, when all are complete.
+    dataset; verl, trl-prompts and nemo-rl take prompts (render: {until: prompt}). The files appear together, when all
+    are complete.
     """
     exported = export(
         out,

@@ -12,6 +12,7 @@ import msgspec
 
 from gristmill.core.errors import UsageError
 from gristmill.steps.render.render import Render, ResolvedRender
+from gristmill.steps.render.render_prompts import RenderPrompts
 from gristmill.steps.tokenize import Tokenize
 from gristmill.steps.tokenize.tokenize import ResolvedTokenizeChats, to_chat_form
 from gristmill.steps.write import Write
@@ -38,6 +39,14 @@ def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step
     if render.keep is not None:
         _check_kept_chats(render, steps[render_index + 1 :])
     tokenizes = [(index, step) for index, step in enumerate(steps) if isinstance(step, Tokenize)]
+    if render.until is not None:
+        if tokenizes:
+            raise UsageError(
+                "render: prompts are written as messages, which trainers tokenize when they sample answers",
+                help="leave out tokenize and pack, or until; filter by the column num_tokens",
+            )
+        prompts = RenderPrompts(**msgspec.structs.asdict(render))
+        return (*steps[:render_index], prompts, *steps[render_index + 1 :])
     if not tokenizes:
         if render.images is not None:
             raise UsageError(

@@ -39,6 +39,7 @@ from gristmill.text.chats.options import (
     CUT,
     DROP_CHAT,
     SPLIT_NEVER,
+    WINDOWS,
     ChatOptions,
     LastNotAssistant,
     PromptPolicy,
@@ -100,6 +101,9 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     uses the text that transformers renders and trains the answer from where the two differ; `as_prompted` puts the
     answer after the prompt, as the model will see it; `refuse` drops such conversations as `prompt_differs`.
 
+    `until: prompt` makes [prompts for reinforcement learning](../guides/post-training.md#rl-prompts): the text ends
+    where an answer begins, the last answer is the column `completion`, and all other columns are kept.
+
     `keep: messages` is for chats to be filtered and deduplicated by their text, and written as chats: the steps that
     follow see the text, and `write` writes the records as they were read.
 
@@ -140,6 +144,10 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     """`messages`: [write the chat as it was read](chats.md#filtering-chats-without-changing-them). Its `text` and,
     with a tokenizer, `num_tokens` are columns for the steps in between.
     """
+    until: Literal["prompt"] | None = None
+    """`prompt`: render up to where the model is to answer, for [reinforcement
+    learning](../guides/post-training.md#rl-prompts). Longer prompts than `max_tokens` are dropped.
+    """
     tool_arguments: ToolArguments | None = None
     """Arguments of tool calls that are JSON in a string: pass them `as_given`, or as an `object` for templates that
     write the JSON themselves."""
@@ -159,6 +167,11 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_choices(type(self), msgspec.structs.asdict(self))
+        if self.until is not None and (self.images is not None or self.too_long in (CUT, WINDOWS)):
+            key = "images" if self.images is not None else f"too_long: {self.too_long}"
+            raise UsageError(
+                f"render: {key} is for conversations that are trained, not for prompts", help="leave it out"
+            )
         if self.fields:
             self._check_fields()
         reserved = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
@@ -185,7 +198,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
         unknown = [part for part in self.fields if part not in CHAT_PARTS]
         if unknown:
             raise UsageError(f"fields: {unknown[0]!r} is no part of a chat", help=f"known are {', '.join(CHAT_PARTS)}")
-        if not ({"prompt", "response"} <= self.fields.keys()) ^ ("messages" in self.fields):
+        needed = {"prompt"} if self.until is not None else {"prompt", "response"}
+        if not (needed <= self.fields.keys()) ^ ("messages" in self.fields):
             raise UsageError("fields: a chat is a prompt and a response, or messages", help="name the keys of these")
         if self.shape != "auto":
             raise UsageError("render: `fields` names the parts of a chat, so it has no `shape`", help="leave one out")
@@ -237,7 +251,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             image_token = rule.token if rule is not None else None
             controls = find_control_tokens(template, files, find_unmarked_controls(facts), image_token)
             unknown = find_unknown_tokens(files, facts.added_tokens)
-        return ResolvedRender(
+        return self._resolved_class()(
             template=template,
             options=options,
             today=_parse_date(self.date) if self.date is not None else None,
@@ -254,8 +268,11 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             image_content=table.content if table is not None else "",
         )
 
+    def _resolved_class(self) -> type[ResolvedRender]:
+        return ResolvedRender
+
     def _load_counting_engine(self, files: TokenizerFiles | None) -> str:
-        if (self.max_tokens is None and self.keep is None) or files is None:
+        if (self.max_tokens is None and self.keep is None and self.until is None) or files is None:
             return ""
         return choose_engine(files, CHOSEN, specials_as_text=False).engine
 
@@ -400,8 +417,14 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         return [*images, *(self.report.notes if self.report is not None else [])]
 
     def load(self) -> RenderKernel:
-        count = self._make_token_counter(self.engine) if self.options.max_tokens is not None else None
         count_all = self._make_batch_counter() if self.keeps_chat else None
+        maker, limits = self._load_maker(traces=self.trace)
+        tokens = [*self.special_tokens, *self.control_tokens]
+        return RenderKernel(maker, self.output_schema, tokens, limits, count_all, self._refer_to_images)
+
+    def _load_maker(self, *, traces: bool) -> tuple[ExampleMaker, TemplateLimits | None]:
+        """Compile the template, within its limits."""
+        count = self._make_token_counter(self.engine) if self.options.max_tokens is not None else None
         with self._limit_template() as limits:
             maker = ExampleMaker(
                 self.template,
@@ -412,10 +435,9 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
                 count_tokens=count,
                 images=self._load_images(),
             )
-            if self.trace:
+            if traces:
                 maker.start_tracing(limits.restart if limits is not None else None)
-        tokens = [*self.special_tokens, *self.control_tokens]
-        return RenderKernel(maker, self.output_schema, tokens, limits, count_all, self._refer_to_images)
+        return maker, limits
 
     def _load_images(self) -> ChatImages | None:
         if self.image_rule is None or self.image_table is None:

@@ -65,7 +65,7 @@ def check_conversation(conversation: Conversation, options: ChatOptions, rendere
             rendered.counts.append(("late_system_messages", 1))
         if index and role in (USER, ASSISTANT) and role == conversation.messages[index - 1]["role"]:
             rendered.counts.append(("repeated_roles", 1))
-        if not _has_words(message):
+        if not has_words(message):
             if role == ASSISTANT:
                 raise DroppedChat("empty_answer")
             rendered.counts.append(("empty_messages", 1))
@@ -89,7 +89,8 @@ def is_wanted(conversation: Conversation, message: int, train_on: TrainOn) -> bo
     return conversation.marks.get(message, is_completion) if train_on == TRAIN_MARKED else is_completion
 
 
-def _has_words(message: Mapping[str, Any]) -> bool:
+def has_words(message: Mapping[str, Any]) -> bool:
+    """Tell whether a message says or calls anything."""
     content = message.get("content")
     if isinstance(content, str) and content and not content.isspace():
         return True
