@@ -45,6 +45,7 @@ EXAMPLES = {
         {"kind": "paragraphs", "min_words": 3},
         {"kind": "exact", "by": "url"},
     ],
+    "fim": [{}, {"rate": 1.0, "spm": 0.25, "tokens": {"prefix": "<p>", "suffix": "<s>", "middle": "<m>"}}],
     "filter": [{"call": f"{CALLS}:keep"}],
     "gopher_quality": [
         {

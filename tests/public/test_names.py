@@ -39,6 +39,7 @@ STEPS = [
     "Decontaminate",
     "Deduplicate",
     "Filter",
+    "Fim",
     "Fineweb",
     "GopherQuality",
     "GopherRepetition",

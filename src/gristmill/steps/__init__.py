@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gristmill.steps.columns import Select as Select
     from gristmill.steps.decontaminate.decontaminate import Decontaminate as Decontaminate
     from gristmill.steps.deduplicate.deduplicate import Deduplicate as Deduplicate
+    from gristmill.steps.fim import Fim as Fim
     from gristmill.steps.functions import Filter as Filter
     from gristmill.steps.functions import Map as Map
     from gristmill.steps.functions import MapBatches as MapBatches
@@ -53,6 +54,7 @@ _MODULES = {
     "columns": "Rename Select",
     "decontaminate.decontaminate": "Decontaminate",
     "deduplicate.deduplicate": "Deduplicate",
+    "fim": "Fim",
     "functions": "Filter Map MapBatches",
     "images": "Images",
     "keep_best": "Cap KeepBest",

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 
 
 _RENDER = "gristmill.steps.render.render"
+_FIM = "gristmill.steps.fim"
 
 
 class StepResolver:
@@ -89,6 +90,10 @@ class StepResolver:
     def resolve_all(self, source: str, steps: Sequence[Step], row_length: int | None) -> tuple[Step, ...]:
         """Resolve the steps of a source, after those of its chats have been linked."""
         with _add_source_note(source):
+            if _FIM in sys.modules:
+                from gristmill.steps.tokenize.fim_form import link_fim  # noqa: PLC0415
+
+                steps = link_fim(steps)
             # Where the class is not imported, no step is a `render`. The modules of chats take 50 ms to import.
             if _RENDER not in sys.modules:
                 return tuple(map(self._resolve, steps))
