@@ -90,8 +90,10 @@ CASES = {
     "curation": Case("curation"),
     "deduplicate_exact": Case("deduplicate_exact", exports=_exports("jsonl")),
     "deduplicate_near": Case("deduplicate_near", exports=_exports("webdataset")),
+    "fill_in": Case("fill_in"),
     "functions": Case("functions", exports=_exports("parquet")),
     "keep_best": Case("keep_best"),
+    "literal_tokens": Case("literal_tokens", exports=_exports("jsonl", columns="stored")),
     "mix": Case("mix", exports=_exports("jsonl")),
     "mix_tokens": Case("mix_tokens"),
     "packed": Case(
@@ -104,6 +106,7 @@ CASES = {
     ),
     "pictures": Case("pictures"),
     "pictures_again": Case("pictures_again", needs=("pictures",)),
+    "prompts": Case("prompts", exports=_exports("verl", "trl-prompts", "nemo-rl")),
     "quality": Case("quality"),
     "sources": Case("sources", needs=("functions",)),
     "tokens": Case(

@@ -62,7 +62,23 @@ def write_inputs(folder):
     _write_chats(folder)
     _write_large(folder)
     _write_crawl(folder)
+    _write_rollouts(folder)
     write_tokenizer(folder / "tokenizer")
+
+
+def _write_rollouts(folder):
+    """Literal tokens, one of them outside the vocabulary, and prompts with what is right."""
+    draws = Draws(33)
+    rollouts = []
+    for number in range(60):
+        prompt, completion = ([draws.below(200) for _ in range(1 + draws.below(20))] for _ in range(2))
+        completion += [9999] if number == 17 else []
+        numbers = [draws.below(4000) / -1000 for _ in completion]
+        weights = [1, 0.5, 0][: len(completion)] + [1] * (len(completion) - 3)
+        rollouts.append({"prompt": prompt, "completion": completion, "logprobs": numbers, "weights": weights})
+    _write(folder / "rollouts.jsonl", _lines(rollouts))
+    prompts = [{"question": draws.sentence(9), "answer": str(number), "level": number % 3} for number in range(40)]
+    _write(folder / "prompts.jsonl", _lines([*prompts, *prompts[:5]]))
 
 
 def _write_crawl(folder):
