@@ -12,7 +12,7 @@ from gristmill.core.records import RECORD, RECORD_TYPE, documents
 from gristmill.pipeline.run import run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
 from gristmill.recipe.load import parse_recipe
-from gristmill.steps import Filter, Read, Render, Tokenize, Write
+from gristmill.steps import Decontaminate, Deduplicate, Filter, Read, Render, Tokenize, Write
 from gristmill.steps.render.link_chats import link_chat_steps
 
 SYSTEM, USER, CALL, RESULT, ANSWER = (
@@ -135,6 +135,30 @@ def test_columns_of_the_record_are_kept(tmp_path):
     for record, row in zip(kept, rows, strict=False):
         assert (record["level"], record["completion"], record["tools"]) == (row["level"], row["answer"], row["tools"])
         assert record["prompt"] == [{"role": "user", "content": row["question"]}]
+
+
+def test_copies_and_benchmarks_are_found_in_the_prompt(tmp_path):
+    """Whatever the answer is: two answers to one question are one prompt, and a benchmark's question is in it."""
+    words = ["mill", "grist", "flour", "stone", "wheat", "rye", "oat"]
+    questions = [" ".join(words[(n * step + n // 7) % 7] for step in range(1, 14)) + f" {n}" for n in range(30)]
+    rows = [{"question": question, "answer": answer} for question in questions for answer in ("yes", "no")]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "bench.jsonl").write_text(json.dumps({"question": questions[3]}) + "\n")
+    recipe = Recipe(
+        sources={"asked": Read(read=str(tmp_path / "in.jsonl"))},
+        steps=[
+            Render(template="chatml", until="prompt", fields={"prompt": "question", "response": "answer"}),
+            Deduplicate(kind="exact"),
+            Decontaminate(benchmarks={"bench": str(tmp_path / "bench.jsonl")}, action="drop", ngram=8),
+            Write(format="jsonl"),
+        ],
+        output=str(tmp_path / "out"),
+    )
+    records = list(run_recipe(recipe, RunOptions(backend="serial", progress=False)).dataset())
+    assert [record["completion"] for record in records] == ["yes"] * len(records)
+    left = [record["prompt"][0]["content"] for record in records]
+    assert questions[3] not in left
+    assert 0 < 30 - len(left) < 5
 
 
 def test_the_key_is_read_from_a_recipe():

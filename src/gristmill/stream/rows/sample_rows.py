@@ -98,6 +98,10 @@ class SampleRows(StreamReader):
         cache: BlockCache | None,
     ) -> None:
         super().__init__(lanes, order, arguments, num_rows, cache)
+        if self._collate.token_columns:
+            raise UsageError(
+                "token_columns are stored with rows of tokens, and these are samples", help="leave them out"
+            )
         samples = arguments.samples
         self._ids = SampleIds(samples.ids, samples.tokenizing) if samples.makes_tokens else None
         """What makes rows of tokens of samples, if the stream does."""
