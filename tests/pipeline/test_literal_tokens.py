@@ -10,6 +10,7 @@ import pytest
 
 from gristmill.core.errors import UsageError
 from gristmill.core.recipe import Source
+from gristmill.pipeline.inspecting.trace import trace
 from gristmill.pipeline.jobs.export import export
 from gristmill.pipeline.planning.plan import make_plan
 from gristmill.shards.dataset import open_dataset
@@ -200,6 +201,11 @@ def test_a_vocabulary_without_a_tokenizer(mill, world):
     assert result.dataset().schema.field("input_ids").type.value_type == pa.uint32()
     assert result.manifest.tokenizer.vocab_size == 100_000
     assert not (mill.output / "tokenizer").exists()
+    first = result.dataset()[0]
+    assert result.dataset().decode(0).split() == [
+        str(number) for number in first["input_ids"][: first["lengths"].sum()]
+    ]
+    assert all(place.state == "unchanged" for place in trace(result.dataset(), 0).places)
     Stream(str(mill.output)).batch_at(0, 2)
     with pytest.raises(UsageError, match="no tokenizer is named"):
         make_plan(mill.recipe({"r": read}, [Length()]))

@@ -178,6 +178,9 @@ class Dataset:
         from gristmill.text.tokenizers.byte_lengths import load_decoder  # noqa: PLC0415
         from gristmill.text.tokenizers.files import find_tokenizer  # noqa: PLC0415  (only for rows of tokens)
 
+        identity = self.manifest.tokenizer
+        if identity is not None and not identity.files:
+            return _NumberWriter()
         return load_decoder(find_tokenizer(str(self.manifest.tokenizer_folder(self.folder))))
 
     def quarantine(self) -> Iterator[dict[str, Any]]:
@@ -244,3 +247,10 @@ class Dataset:
             yield
         except (*READ_ERRORS, CorruptStreamError) as error:
             raise make_damage_error(file.path, f"cannot be read: {error}", self.folder) from error
+
+
+class _NumberWriter:
+    """Shows ids as numbers, where the dataset knows the size of the vocabulary and no tokenizer."""
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        return " ".join(map(str, ids))

@@ -8,7 +8,6 @@ of removed documents is read once (a few bytes per document), then one cell of e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -32,17 +31,20 @@ from gristmill.shards.stored_files import file_key
 from gristmill.storage.files import read_version
 from gristmill.storage.locations import is_remote, parse_location
 from gristmill.storage.stores.credentials import distrust_url
-from gristmill.text.tokenizers.engine import load_engine
-from gristmill.text.tokenizers.files import find_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from gristmill.readers.cells import CellBatch, FileReader
     from gristmill.shards.dataset import Dataset
     from gristmill.shards.manifest import Deduplicated, Manifest
     from gristmill.shards.stored_files import InputFile
-    from gristmill.text.tokenizers.engine import Engine
+
+    Decode = Callable[[NDArray[np.integer[Any]]], str]
+    """Decodes token ids, as `Dataset.decode_ids` does."""
 
 
 State = Literal["unchanged", "changed", "missing"]
@@ -80,8 +82,8 @@ def trace(dataset: Dataset, number: int) -> Trace:
             help=f"numbers run from 0 to {len(dataset) - 1}" if len(dataset) else "it is empty",
         )
     record = {"text": dataset.decode(number)} if dataset.manifest.holds_rows else dataset[number]
-    engine = _make_engine_loader(dataset)
-    return Trace(record, [_trace_origin(dataset.manifest, origin, engine) for origin in dataset.origins(number)])
+    decode = dataset.decode_ids
+    return Trace(record, [_trace_origin(dataset.manifest, origin, decode) for origin in dataset.origins(number)])
 
 
 def trace_input(dataset: Dataset, word: str) -> TracedOrigin:
@@ -97,7 +99,7 @@ def trace_input(dataset: Dataset, word: str) -> TracedOrigin:
         for file in files:
             if position.is_in_source(file.source) and position.file in (file.path, file.relative):
                 origin = Origin(file.source, file.path, position.position, 0)
-                return _trace_origin(dataset.manifest, origin, _make_engine_loader(dataset))
+                return _trace_origin(dataset.manifest, origin, dataset.decode_ids)
     name = positions[-1].file
     nearest = find_nearest(name, [file.relative for file in files])
     raise UsageError(
@@ -121,7 +123,7 @@ def trace_wanted(dataset: Dataset, wanted: str, tell: Callable[[str], object]) -
         readable = [(_rebuild_read(manifest, file.source), _as_source_file(file)) for file in files]
         index, position = find_record(wanted, readable, tell)
     file = files[index]
-    traced = _trace_origin(manifest, Origin(file.source, file.path, position, 0), _make_engine_loader(dataset))
+    traced = _trace_origin(manifest, Origin(file.source, file.path, position, 0), dataset.decode_ids)
     place, numbers = (file.source, file.path, position), []
     for number in range(len(dataset)):
         tell(f"searching: {100 * number // len(dataset)} % of {len(dataset):,} records of the dataset")
@@ -130,12 +132,7 @@ def trace_wanted(dataset: Dataset, wanted: str, tell: Callable[[str], object]) -
     return replace(traced, numbers=numbers)
 
 
-def _make_engine_loader(dataset: Dataset) -> Callable[[], Engine]:
-    """Make a function that loads the tokenizer when an origin is a row of tokens, and once for all of them."""
-    return cache(lambda: load_engine(find_tokenizer(str(dataset.manifest.tokenizer_folder(dataset.folder)))))
-
-
-def _trace_origin(manifest: Manifest, origin: Origin, engine: Callable[[], Engine]) -> TracedOrigin:
+def _trace_origin(manifest: Manifest, origin: Origin, decode: Decode) -> TracedOrigin:
     file = _find_input_file(manifest, origin)
     distrust_url(file.path)
     state = _check_state(file)
@@ -143,7 +140,7 @@ def _trace_origin(manifest: Manifest, origin: Origin, engine: Callable[[], Engin
         read = _rebuild_read(manifest, origin.source)
         kind = _name_position_kind(read, file)
         row = _read_original(read, file, origin.position) if state == "unchanged" else None
-    return TracedOrigin(origin, kind, state, None if row is None else _describe_original(row, engine))
+    return TracedOrigin(origin, kind, state, None if row is None else _describe_original(row, decode))
 
 
 def read_original_text(manifest: Manifest, file: InputFile, position: int, read: Read | None = None) -> str | None:
@@ -251,12 +248,12 @@ def _list_positions(cell: CellBatch) -> list[int]:
     return positions
 
 
-def _describe_original(row: pa.RecordBatch, engine: Callable[[], Engine]) -> str | dict[str, Any]:
+def _describe_original(row: pa.RecordBatch, decode: Decode) -> str | dict[str, Any]:
     if RECORD in row.schema.names:
         line: bytes = row.column(RECORD)[0].as_py()
         return line.decode()
-    if INPUT_IDS in row.schema.names:  # the source is a dataset of tokens, with the same tokenizer
-        return {TEXT: engine().decode(row.column(INPUT_IDS).flatten().to_numpy())}
+    if INPUT_IDS in row.schema.names:  # the source has token ids, with the same tokenizer
+        return {TEXT: decode(row.column(INPUT_IDS).flatten().to_numpy())}
     values: dict[str, Any] = row.drop_columns([ORIGIN]).to_pylist()[0]
     return values
 
