@@ -53,7 +53,6 @@ from gristmill.shards.formats.shard_format import open_encoder
 from gristmill.shards.stored_files import MANIFEST
 from gristmill.steps.columns import ComposeText
 from gristmill.steps.sampling import FirstRecords
-from gristmill.steps.token_ids import TokenIds
 from gristmill.storage.codecs import find_codec
 from gristmill.storage.files import compute_file_checksum
 from gristmill.storage.paths import find_files, list_files
@@ -170,6 +169,8 @@ def draft_source(
         if inputs.read.id_fields:
             if inputs.tokenizer is not None:
                 raise UsageError("ids: a dataset of tokens needs no fields of ids", help="leave out ids")
+            from gristmill.steps.token_ids import TokenIds  # noqa: PLC0415  (tokenizers take time to import)
+
             decodes = any(TEXT in (*step.columns_needed(), getattr(step, "by", None)) for step in steps)
             first = (*first, TokenIds.of(inputs.read, recipe.folder or ".", decodes=decodes))
         files = tuple(_mark_if_scanned(inputs.read, file, layout.unit_bytes) for file in inputs.files)
