@@ -79,7 +79,7 @@ def test_the_books_are_those_that_the_run_prints(shell_of_user):
     def without_time_and_place(text):
         return re.sub(r"[\d.]+ s;", "", text).partition(", in")[0].split()
 
-    printed = next(block for block in shell_of_user if "the books balance" in block)
+    printed = next(block for block in shell_of_user if "every record is accounted for" in block)
     begin = printed.index(shown.splitlines()[0])
     assert without_time_and_place(printed[begin:]) == without_time_and_place(shown)
 

@@ -1,10 +1,15 @@
 """Sections of records and of measured times."""
 
+import json
 import re
 import shutil
 
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
+import gristmill as gm
+from gristmill import steps
 from gristmill.report.model import JobTimes, RunTimes, WorkerTimes
 from gristmill.report.record_sections import make_times
 from gristmill.report.write import load_report, write_report
@@ -81,3 +86,61 @@ def test_no_records_if_none_are_wanted(web, tmp_path):
     assert "Document 1" not in content
     assert "words and more words" not in content
     assert dataset.verify()
+
+
+def test_clusters_mark_the_words_that_differ(browser, tmp_path):
+    words = [f"word{number}" for number in range(90)]
+    texts = [" ".join(words), " ".join([*words[:70], "other", *words[71:]]), "nothing like the other two " * 9]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "in.jsonl"))},
+        steps=[steps.Deduplicate(threshold=0.7), steps.Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    [row] = pq.read_table(tmp_path / "out/dropped/duplicates.parquet").to_pylist()
+    opened = browser.open(f"file://{tmp_path}/out/report.html")
+    opened.run("document.getElementById('tab-clusters').click()")
+    marked = opened.run("['ins', 'del'].map(tag => document.querySelector(`#panel-clusters ${tag}`).textContent)")
+    assert sorted(marked) == ["other", "word70"]
+    shown = opened.run("document.getElementById('panel-clusters').textContent")
+    assert f"similarity {row['similarity']:.3f}" in shown
+    opened.close()
+
+
+def test_images_are_small_pictures_with_the_value_that_dropped_them(browser, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        image = Image.new("RGB", (300, 200), (250, 240, 0))
+        image.paste((0, 40 * number, 90), (10 + 60 * number, 20, 150 + 40 * number, 170))
+        image.save(tmp_path / f"photos/{number}.png")
+    Image.open(tmp_path / "photos/0.png").resize((270, 180)).save(tmp_path / "photos/9.png")
+    Image.new("RGB", (43, 80), (1, 2, 3)).save(tmp_path / "photos/small.png")
+    recipe = gm.Recipe(
+        sources={"photos": steps.Read(read=str(tmp_path / "photos"))},
+        steps=[steps.Images(min_width=64), steps.Deduplicate(kind="image"), steps.Write(format="arrow")],
+        output=str(tmp_path / "out"),
+        keep_dropped="samples",
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    opened = browser.open(f"file://{tmp_path}/out/report.html")
+    assert "min_width 43 (limit 64)" in opened.run("document.getElementById('panel-dropped').textContent")
+    opened.run("document.getElementById('tab-clusters').click()")
+    sizes = opened.run("[...document.querySelectorAll('#panel-clusters img')].map(i => i.naturalWidth)")
+    assert sizes
+    assert max(sizes) <= 96
+    assert opened.problems == []
+    opened.close()
+
+
+def test_equal_errors_are_shown_once(browser, tmp_path):
+    lines = ['{"text": "good"}'] * 50 + ["{broken"] * 7 + ['{"text": 5}'] * 2
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(tmp_path / "in.jsonl"))},
+        steps=[steps.Write(format="jsonl")],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    assert [sample.num_alike for sample in load_report(tmp_path / "out").samples.quarantined] == [7, 2]
+    assert "7 records with this error" in (tmp_path / "out/report.html").read_text()

@@ -108,6 +108,9 @@ def test_limits_drop_with_their_own_names():
     step = Images(min_width=10, min_height=10, max_pixels=7000, max_aspect=2)
     result = apply(step, *contents)
     assert result.dropped == {"min_width": 1, "min_height": 1, "max_pixels": 1, "max_aspect": 1}
+    measured = [result.rule_values[result.reasons[code - 1]].at(row) for row, code in enumerate(result.codes) if code]
+    assert {limit for _, limit in measured} == {10, 7000, 2}
+    assert sum(limit == 10 and value < 10 for value, limit in measured) == 2
     assert result.batch.column("image").to_pylist() == [contents[4]]
 
 

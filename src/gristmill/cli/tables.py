@@ -206,7 +206,7 @@ def wrap_line(line: str, width: int | None, *, breaks_words: bool = False) -> li
 class _Columns:
     """Lines of a label and up to three numbers, each number in a separate column."""
 
-    HEADS = ("records", "gone", "share")
+    HEADS = ("records", "removed", "share")
 
     def __init__(self, width: int, numbers: Iterable[int], labels: Iterable[str], reasons: Iterable[str]) -> None:
         size = 2 + max(len(self.HEADS[0]), *(len(f"{number:,}") for number in numbers))
@@ -382,7 +382,5 @@ def _list_row_facts(count: Counter[str], left_out: int) -> Iterator[str]:
         yield f"{truncated} truncated by {format_count(count['truncated_tokens'], 'token')}"
     if count["encoded_by_reference"]:
         yield f"{count['encoded_by_reference']:,} texts encoded by tokenizers because fastokens fails on them"
-    if count["tail_rows"]:
-        yield f"{format_count(count['tail_rows'], 'row')} packed from the tails of units, at the end"
     if count["special_literals"]:
         yield f"{count['special_literals']:,} special tokens found in texts"

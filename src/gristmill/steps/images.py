@@ -12,12 +12,13 @@ from collections import Counter
 from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
 from gristmill.core.media import IMAGE_EXTENSIONS, MEMBER, find_member, is_bytes, list_image_columns
-from gristmill.core.records import QuarantinedRecord, StepResult
+from gristmill.core.records import QuarantinedRecord, RuleValues, StepResult, count_dropped
 from gristmill.core.step import LocalStep, StepKernel, check_choices
 from gristmill.images.codec import (
     EXTENSIONS,
@@ -176,7 +177,8 @@ class _Kernel(StepKernel):
         renamed = step.find_renamed(batch.schema)
         has_one_name = len(set(renamed.values())) < len(renamed)
         rows: list[int] = []
-        dropped: Counter[str] = Counter()
+        codes = np.zeros(batch.num_rows, np.uint8)
+        values = np.zeros(batch.num_rows)
         quarantined: list[QuarantinedRecord] = []
         for row in range(batch.num_rows):
             try:
@@ -187,7 +189,7 @@ class _Kernel(StepKernel):
                     raise ImageError("several_images", f"the sample has {' and '.join(present)}, which become one")
                 done = {name: self._worker.process(images[name][row]) for name in present}
             except DroppedImage as drop:
-                dropped[drop.reason] += 1
+                codes[row], values[row] = 1 + _LIMITS.index(drop.reason), drop.value
             except ImageError as error:
                 quarantined.append(quarantine_row(batch, row, error.reason, error.message))
             else:
@@ -199,7 +201,15 @@ class _Kernel(StepKernel):
             good_images = self._put_images(
                 good_images, {name: [images[name][row] for row in rows] for name in columns}, renamed
             )
-        return StepResult(good_images, dict(dropped), quarantined=quarantined, counters=self._worker.take_counters())
+        return StepResult(
+            good_images,
+            count_dropped(codes, _LIMITS),
+            quarantined=quarantined,
+            counters=self._worker.take_counters(),
+            codes=codes,
+            reasons=_LIMITS,
+            rule_values={limit: RuleValues(values, getattr(step, limit)) for limit in _LIMITS} if codes.any() else {},
+        )
 
     def _put_images(
         self, batch: pa.RecordBatch, images: dict[str, list[Any]], renamed: dict[str, str]
@@ -217,6 +227,8 @@ class _Kernel(StepKernel):
         return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
+_LIMITS = ("min_width", "min_height", "max_pixels", "max_aspect")
+"""The limits of sizes, which are reasons for dropping an image."""
 _SAME_FORMATS = {"JPEG": "jpeg", "MPO": "jpeg", "WEBP": "webp", "PNG": "png"}
 _DRAFT_FACTOR = 2
 _TURNED = (5, 6, 7, 8)
@@ -260,9 +272,10 @@ class ImageOptions(Protocol):
 class DroppedImage(Exception):
     """An image that a limit of the step drops; the reason is the name of the limit."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str, value: float) -> None:
+        super().__init__(reason, value)
         self.reason = reason
+        self.value = value
 
 
 class ImageWorker:
@@ -323,13 +336,13 @@ class ImageWorker:
     def _check_limits(self, width: int, height: int) -> None:
         step = self._step
         if width < step.min_width:
-            raise DroppedImage("min_width")
+            raise DroppedImage("min_width", width)
         if height < step.min_height:
-            raise DroppedImage("min_height")
+            raise DroppedImage("min_height", height)
         if step.max_pixels is not None and width * height > step.max_pixels:
-            raise DroppedImage("max_pixels")
+            raise DroppedImage("max_pixels", width * height)
         if step.max_aspect is not None and max(width, height) > step.max_aspect * min(width, height):
-            raise DroppedImage("max_aspect")
+            raise DroppedImage("max_aspect", max(width, height) / min(width, height))
 
     def _choose_size(self, width: int, height: int) -> tuple[int, int]:
         """Choose the new size: the aspect is kept, and no side grows."""

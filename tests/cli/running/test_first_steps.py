@@ -41,7 +41,7 @@ def _check_the_whole_way(folder, library):
     assert f"{num_files:,} files" in out
     assert "SIGKILL" in out
     assert "Nothing was lost" in out
-    assert "the books balance" in out
+    assert "every record is accounted for" in out
     assert "row 0:" in out
     assert "step 1,000,000: input_ids (8, 1024)" in out
     dataset = open_dataset(folder / "gristmill-demo/out")

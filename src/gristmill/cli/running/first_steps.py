@@ -160,7 +160,7 @@ def _print_result(result: RunResult, seconds: float) -> None:
         if result.was_up_to_date
         else f"{format_bytes(num_bytes)} of text, {_format_speed(result, seconds)}"
     )
-    print_lines(f"3. {outcome}; every checksum, row and token verified; the books balance")
+    print_lines(f"3. {outcome}; every checksum, row and token verified; every record is accounted for")
 
 
 def _format_speed(result: RunResult, seconds: float) -> str:

@@ -280,7 +280,11 @@ def print_outcome(result: RunResult, seconds: float) -> None:
     rows_by_split = ", ".join(f"{split} {rows:,}" for split, rows in _count_rows(manifest).items())
     num_shards = sum(1 for _ in manifest.shards())
     num_bytes = format_bytes(sum(shard.bytes for _, _, shard in manifest.shards()))
-    outcome = "up to date: nothing to do" if result.was_up_to_date else f"done in {seconds:.1f} s; the books balance"
+    outcome = (
+        "up to date: nothing to do"
+        if result.was_up_to_date
+        else f"done in {seconds:.1f} s; every record is accounted for"
+    )
     print_wrapped(f"{outcome}: {rows_by_split}; {format_count(num_shards, 'shard')}, {num_bytes}, in {result.output}")
     if not any(_count_rows(manifest).values()):
         print_wrapped("the dataset is empty: the table shows which step removed the records")
