@@ -99,6 +99,9 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER_MODE = 38, 22, 2
 _GRACE_SECONDS = 5
 _START_SECONDS = 120
 """For the start of Python and its imports on a busy machine, in addition to the limit of processor time."""
+_PATIENCE = 20
+"""How long a process is awaited, for each second of its limit of processor time. On a busy machine it gets a tenth of a
+core; the kernel ends one that computes for too long, so this is for one that waits forever."""
 _COMMAND = "import sys; sys.path[:] = {path!r}; from {module} import {name}; {name}()"
 
 
@@ -113,11 +116,11 @@ def run_limited(module: str, name: str, order: bytes, max_seconds: int) -> tuple
             [sys.executable, "-P", "-c", _COMMAND.format(path=sys.path, module=module, name=name)],
             input=order,
             capture_output=True,
-            timeout=max_seconds + _START_SECONDS,
+            timeout=_START_SECONDS + _PATIENCE * max_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return b"", "does not finish"
+        return b"", "waits without end"
     if done.returncode == 0 and done.stdout:
         return done.stdout.splitlines()[-1], ""
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):

@@ -1,5 +1,7 @@
 """The choice of an engine: proved, or the reference with the reason."""
 
+import subprocess
+
 import pytest
 from gristmill_testing.shared_data import TOKENIZERS, tokenizer_folder
 from gristmill_testing.small_tokenizers import changed, trained
@@ -222,6 +224,24 @@ def test_a_tokenizer_that_takes_all_memory_or_time_is_refused(tmp_path, monkeypa
     monkeypatch.setattr(choose, limit, value)
     with pytest.raises(UsageError, match=message):
         choose_engine(files, engine, specials_as_text=True)
+
+
+def test_a_proof_may_wait_for_its_turn_and_takes_longer_for_large_files(tmp_path, monkeypatch):
+    awaited = []
+
+    def run(*_, timeout, **__):
+        awaited.append(timeout)
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    files = trained(tmp_path)
+    for bytes_per_second in (1 << 30, 1):
+        monkeypatch.setattr(choose, "_BYTES_PER_SECOND", bytes_per_second)
+        with pytest.raises(UsageError, match="waits without end"):
+            choose_engine(files, "auto", specials_as_text=True)
+    small, large = awaited
+    assert small >= 10 * choose._MAX_SECONDS  # of a core shared with nine others
+    assert large - small >= len(files.read())
 
 
 def test_a_panic_while_tokens_are_located_is_an_error_of_the_text(tmp_path):

@@ -14,6 +14,7 @@ engine itself they are compared with the reference, in the plan and in the run.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -179,8 +180,12 @@ def _tabulate_merges(model: _MergeModel) -> tuple[NDArray[np.int64], NDArray[np.
     except msgspec.ValidationError:  # as older versions write them: "th e"
         merges = msgspec.json.decode(model.merges, type=list[str])
         pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-    numbers = (number for left, right in pairs for number in (vocab[left], vocab[right], vocab[left + right]))
-    lefts, rights, merged = np.fromiter(numbers, np.int64, 3 * len(pairs)).reshape(-1, 3).T.copy()
+    # Maps call no Python function: a third of the time of a comprehension for half a million pairs.
+    firsts, seconds = zip(*pairs, strict=True) if pairs else ((), ())
+    lefts, rights, merged = (
+        np.fromiter(map(vocab.__getitem__, tokens), np.int64, len(pairs))
+        for tokens in (firsts, seconds, map(add, firsts, seconds))
+    )
     num_slots = 1 << (2 * len(pairs) | 15).bit_length()
     pair_keys, pair_values = np.full(num_slots, -1, dtype=np.int64), np.zeros(num_slots, dtype=np.int64)
     fill_pairs(lefts, rights, merged, pair_keys, pair_values)
