@@ -241,3 +241,11 @@ def test_columns_that_rows_cannot_hold_are_refused(mill, world):
         for pack in ([], [Pack(row_length=ROW)]):
             with pytest.raises(UsageError, match="rows of tokens cannot hold"):
                 make_plan(mill.recipe({"r": source}, pack))
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "arrow"])
+def test_records_that_look_like_token_ids_say_which_key_is_missing(mill, world, form):
+    with pytest.raises(UsageError, match="text") as caught:
+        make_plan(mill.recipe({"r": Read(read=f"{world}/rollouts.{form}")}, [Pack(row_length=ROW)]))
+    assert "token_ids" in caught.value.help
+    assert "`ids: " in caught.value.help

@@ -134,6 +134,19 @@ def test_preference_pairs_are_refused_clearly(chats):
     assert "chosen" in chats.gristmill("run", "r.yaml", fails=2)
 
 
+def test_own_token_ids_into_pack(user):
+    """The first message says which key is missing."""
+    trained(user.folder / "tokenizer")
+    rows = [{"input_ids": [1, 2, 3, number % 50], "labels": [-100, 2, 3, number % 50]} for number in range(90)]
+    user.save("rows.jsonl", rows)
+    pack = "\nsteps: [pack: {row_length: 16}]\n"
+    user.save("recipe.yaml", "output: out\nsources: {rows: {read: rows.jsonl}}" + pack)
+    assert "`ids: input_ids`" in user.gristmill("plan", "recipe.yaml", fails=2)
+    source = "{read: rows.jsonl, ids: input_ids, labels: labels, tokenizer: tokenizer}"
+    dataset = user.run(f"output: out\nsources: {{rows: {source}}}" + pack)
+    assert sum(int(row["loss_mask"].sum()) for row in dataset) == 3 * 90
+
+
 def test_a_killed_run_continues(user):
     user.save("data/a.jsonl", DOCUMENTS * 20)
     user.save(

@@ -83,11 +83,19 @@ def make_missing_column_error(schema: pa.Schema, path: str, where: str) -> Usage
     from gristmill.text.chats.shapes import suggest_render  # noqa: PLC0415  (only for an error)
 
     render = suggest_render({field.name: _make_example(field.type) for field in schema})
-    if render:
+    ids = [field.name for field in schema if field.name.endswith("ids") and _holds_ids(field.type)]
+    if ids:
+        hint = f"the records look like token ids: `ids: {ids[0]}`, and their tokenizer or `vocab_size`"
+    elif render:
         hint = f"the records look like chats: add the step `{render}`, and `tokenize` for tokens"
     else:
         hint = f'did you mean "{meant}"?' if meant else f"its columns are {', '.join(schema.names)}"
     return UsageError(f"{where}: there is no column {path!r}", help=hint)
+
+
+def _holds_ids(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(is_list and pa.types.is_integer(kind.value_type))
 
 
 def _make_example(kind: pa.DataType) -> object:

@@ -258,7 +258,10 @@ def make_missing_field_error(subject: str, path: str, records: Iterable[Any]) ->
     from gristmill.text.chats.shapes import suggest_render  # noqa: PLC0415  (only for an error)
 
     render = suggest_render(sample[0]) if sample else ""
-    if render:
+    ids = [name for name in names if name.endswith("ids") and any(_holds_ids(record.get(name)) for record in sample)]
+    if ids:
+        hint = f"the records look like token ids: `ids: {ids[0]}`, and their tokenizer or `vocab_size`"
+    elif render:
         hint = f"the records look like chats: add the step `{render}`, and `tokenize` for tokens"
     elif arrays:
         hint = f"if the records are inside {' or '.join(arrays[:5])}: use a .json file with `field: {arrays[0]}`"
@@ -269,6 +272,10 @@ def make_missing_field_error(subject: str, path: str, records: Iterable[Any]) ->
 
 def _holds_objects(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(inner, dict) for inner in value)
+
+
+def _holds_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(inner) is int for inner in value)
 
 
 def _infer_column_type(column: str, sample: Sequence[dict[str, Any]]) -> pa.DataType:
