@@ -12,11 +12,14 @@ import sys
 import termios
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from rich.cells import cell_len
 
-from gristmill.cli.tables import format_books, is_short, wrap, wrap_line
+from gristmill.cli.tables import format_books, format_tokens, is_short, wrap, wrap_line
 from gristmill.core.books import Account
+from gristmill.shards.manifest import Manifest
+from gristmill.shards.stored_files import Schema, Shard
 
 LETTERS = "abc _-€ü粉🦀\x1b\x07\u202e"
 
@@ -105,6 +108,33 @@ def test_many_sources_are_a_line_each():
     assert len(list(format_books(many, 60))) < 30
     assert is_short(books)
     assert sum("too_short" in line for line in format_books(books, 50, details=True)) == 9
+
+
+def test_tokens_of_many_sources_are_a_table_that_adds_up():
+    names = [f"source{number}" for number in range(80)]
+    shards = {
+        name: [
+            Shard(path=f"train/{name}", bytes=9, xxh3="", rows=2 + number, tokens=100 + number, trained_tokens=number)
+        ]
+        for number, name in enumerate(names)
+    }
+    books = {name: [Account("tokenize", counters=Counter(cut_tokens=3))] for name in names}
+    manifest = Manifest(
+        kind="chats",
+        format="arrow",
+        schema=Schema.of(pa.schema([])),
+        splits={"train": shards},
+        books=books,
+        row_length=64,
+    )
+    head, *lines = format_tokens(manifest, 80)
+    assert head.split() == ["tokens", "rows", "trained", "left", "out", "filled"]
+    assert len(lines) == 22
+    cells = [line.replace(",", "").replace(" others", "_others").replace("all ", "all_").split() for line in lines]
+    for column in (1, 2, 4):
+        assert sum(int(row[column]) for row in cells[:-1]) == int(cells[-1][column])
+    assert cells[-1][1:3] == [str(sum(range(100, 180))), str(sum(range(2, 82)))]
+    assert all(cell_len(line) <= 50 for line in format_tokens(manifest, 50))
 
 
 def test_paths_and_commands_stay_whole():

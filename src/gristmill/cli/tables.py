@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from gristmill.cli.printing import echo, to_one_line
@@ -146,6 +147,10 @@ _MIN_WIDTH = 40
 _SHARE_FROM = 60
 """The smallest width with room for shares."""
 _MAX_REASONS = 4
+_MAX_SENTENCES = 3
+"""The tokens of more sources than this are a table."""
+MAX_SOURCES = 20
+"""Tables have a line for each of this many sources, the largest, and one for all others."""
 _SPACE = re.compile(r"\s")
 _BELOW = str.maketrans("├└─", "│  ")
 
@@ -280,28 +285,17 @@ def _format_step_table(books: Mapping[str, Sequence[Account]], width: int) -> It
         shares = [format_share(line.left, line.came + line.created) if line.came else "" for line in lines]
         return [*columns, ("share", shares)] if has_share else columns
 
-    def measure(columns: Sequence[tuple[str, list[str]]]) -> list[int]:
-        return [2 + max(map(cell_len, (name, *cells))) for name, cells in columns]
-
     by_size = sorted(range(len(steps)), key=lambda step: -total.removed[step])
     choices = [(sorted(by_size[:number]), width >= _SHARE_FROM) for number in range(len(steps), -1, -1)]
     label = min(max(_num_cells(line.name) for line in lines), width // 3)
     for shown, has_share in [*choices, ([], False)]:
         columns = make_columns(shown, has_share=has_share)
-        if label + sum(measure(columns)) <= width:
+        if label + sum(_measure_columns(columns)) <= width:
             break
     else:  # sums beyond 10^10 on a phone
         columns = [columns[0], columns[-1]]
-        label = min(label, width - sum(measure(columns)))
-    sizes = measure(columns)
-    yield " " * label + "".join(
-        f"{' ' * (size - cell_len(name))}{name}" for (name, _), size in zip(columns, sizes, strict=True)
-    )
-    for number, line in enumerate(lines):
-        *full, last = wrap(to_one_line(line.name, 1000), label, "", breaks_words=True) or [""]
-        yield from full
-        cells = "".join(f"{cells[number]:>{size}}" for (_, cells), size in zip(columns, sizes, strict=True))
-        yield f"{set_cell_size(last, label)}{cells}".rstrip()
+        label = min(label, width - sum(_measure_columns(columns)))
+    yield from _format_columns([line.name for line in lines], columns, label)
     reasons: Counter[tuple[str, str]] = Counter()
     for accounts in books.values():
         for account in accounts:
@@ -310,6 +304,22 @@ def _format_step_table(books: Mapping[str, Sequence[Account]], width: int) -> It
     most = [f"{to_one_line(step)}: {to_one_line(reason)} {count:,}" for (step, reason), count in reasons.most_common(5)]
     if most:
         yield from wrap(f"removed most: {'; '.join(most)}", width, breaks_words=True)
+
+
+def _measure_columns(columns: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
+    return [2 + max(map(cell_len, (name, *cells))) for name, cells in columns]
+
+
+def _format_columns(names: Sequence[str], columns: Sequence[tuple[str, Sequence[str]]], label: int) -> Iterator[str]:
+    """Format a table: a name of at most `label` cells in each line, or several lines, and columns of numbers."""
+    sizes = _measure_columns(columns)
+    heads = zip(columns, sizes, strict=True)
+    yield " " * label + "".join(f"{' ' * (size - cell_len(name))}{name}" for (name, _), size in heads)
+    for number, name in enumerate(names):
+        *full, last = wrap(to_one_line(name, 1000), label, "", breaks_words=True) or [""]
+        yield from full
+        cells = "".join(f"{cells[number]:>{size}}" for (_, cells), size in zip(columns, sizes, strict=True))
+        yield f"{set_cell_size(last, label)}{cells}".rstrip()
 
 
 def _show_loss(number: int) -> str:
@@ -348,6 +358,9 @@ def format_tokens(manifest: Manifest, width: int) -> Iterator[str]:
     """Format the tokens and rows of each source. A dataset of documents has none."""
     if not manifest.holds_rows:
         return
+    if len(manifest.books) > _MAX_SENTENCES:
+        yield from _format_token_table(manifest, width)
+        return
     for source, accounts in manifest.books.items():
         count: Counter[str] = sum((account.counters for account in accounts), Counter())
         num_encoded = sum(account.counters["tokens"] for account in accounts if account.counters["bytes"])
@@ -362,6 +375,35 @@ def format_tokens(manifest: Manifest, width: int) -> Iterator[str]:
             facts.append(f"{(amounts.trained_tokens or 0) / num_tokens:.2%} of them trained")
         facts += _list_row_facts(count, count_left_out_tokens(accounts))
         yield from wrap(f"{to_one_line(source)}: {'; '.join(facts)}", width)
+
+
+def _format_token_table(manifest: Manifest, width: int) -> Iterator[str]:
+    """Format the tokens of many sources: a line for each of the largest, for all others, and for all."""
+    amounts, sums = manifest.amounts(), {}
+    for source, accounts in manifest.books.items():
+        amount = amounts.get(source, MixedShare(rows=0))
+        numbers = (amount.tokens or 0, amount.rows, amount.trained_tokens or 0, count_left_out_tokens(accounts))
+        sums[source] = np.array(numbers, np.int64)
+    ranked = sorted(sums, key=lambda source: (-int(sums[source][0]), source))
+    lines = [(source, sums[source]) for source in ranked[:MAX_SOURCES]]
+    if len(ranked) > MAX_SOURCES:
+        lines.append(
+            (f"{len(ranked) - MAX_SOURCES} others", np.sum([sums[source] for source in ranked[MAX_SOURCES:]], axis=0))
+        )
+    lines.append((f"all {len(ranked)}", np.sum(list(sums.values()), axis=0)))
+    values = [numbers for _, numbers in lines]
+    columns = [(name, [f"{row[index]:,}" for row in values]) for index, name in enumerate(("tokens", "rows"))]
+    if manifest.kind == CHATS:
+        columns.append(("trained", [format_share(int(row[2]), int(row[0])) if row[0] else "" for row in values]))
+    if values[-1][3]:
+        columns.append(("left out", [f"{row[3]:,}" if row[3] else "" for row in values]))
+    if manifest.row_length:
+        places = [int(row[1]) * manifest.row_length for row in values]
+        columns.append(("filled", [f"{row[0] / n:.1%}" if n else "" for row, n in zip(values, places, strict=True)]))
+    label = min(max(_num_cells(name) for name, _ in lines), width // 3)
+    while label + sum(_measure_columns(columns)) > width and len(columns) > 1:
+        columns.pop()
+    yield from _format_columns([name for name, _ in lines], columns, label)
 
 
 def _list_row_facts(count: Counter[str], left_out: int) -> Iterator[str]:

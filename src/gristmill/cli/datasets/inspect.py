@@ -12,6 +12,7 @@ import msgspec
 from gristmill.cli.options import dataset_argument, json_option
 from gristmill.cli.printing import echo, print_json, quote_path, to_one_line
 from gristmill.cli.tables import (
+    MAX_SOURCES,
     print_books,
     print_contamination,
     print_duplicates,
@@ -148,7 +149,9 @@ def _print(dataset: Dataset, *, details: bool) -> None:
         (split, source, f"{num_rows:,}", f"{num_shards:,}", format_bytes(num_bytes))
         for split, source, num_rows, num_shards, num_bytes in _describe_counts(dataset)
     ]
-    print_table(("split", "source", "rows", "shards", "size"), rows, num_words=2)
+    print_table(("split", "source", "rows", "shards", "size"), rows[:MAX_SOURCES], num_words=2)
+    if len(rows) > MAX_SOURCES:
+        echo(f"  {len(rows) - MAX_SOURCES:,} more; --json lists all")
     print_table(("column", "type"), manifest.schema.columns.items(), num_words=2)
     print_books(manifest.books, details=details, more=f"gristmill inspect {quote_path(dataset.folder)} --details")
     print_tokens(manifest)
