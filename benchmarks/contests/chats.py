@@ -1,17 +1,18 @@
-"""Chats to ids with loss masks: one process against transformers, and runs on two workers."""
+"""Chats to ids with loss masks: one process against transformers, and runs on two workers; sessions of agents."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from benchmarks.harness.contest import OURS, Contest, Limit, Ratio, Setting, Side
-from benchmarks.inputs import chats, corpora, tokenizers
+from benchmarks.inputs import agent_sessions, chats, corpora, tokenizers
 from benchmarks.inputs.recipes import our_side, to_rows, write_recipe, write_template
 
 TRANSFORMERS = "transformers, `return_assistant_tokens_mask`"
 ALONE = "two independent processes, half each"
 KERNEL_MB = 14
 LONG_ROW_LENGTH = 65_536
+SESSIONS_MB = 56
 TARGETS = {"many-turns": 10, "crosswoz_zh": 10}
 MODELS = {
     "gemma2": ("Gemma 2", ("<start_of_turn>", "<end_of_turn>")),
@@ -28,7 +29,7 @@ def list_contests(setting: Setting) -> list[Contest]:
     kinds = chats.list_kinds(setting)
     kernels = [_kernel(kind, None, TARGETS.get(kind, 20)) for kind in kinds]
     published = [_kernel("conversation" if not setting.chats else kinds[0], model, 8) for model in MODELS]
-    return [*kernels, *published, _workers(14, rounds=5), _workers(256, rounds=3), LONG]
+    return [*kernels, *published, _workers(14, rounds=5), _workers(256, rounds=3), LONG, SESSIONS]
 
 
 def _kernel(kind: str, model: str | None, at_least: float) -> Contest:
@@ -101,4 +102,23 @@ LONG = Contest(
     make_sides=_long_sides,
     claims=[Limit("memory of the largest worker", 700, "MiB", lambda run: run["worker_mib"])],
     rounds=1,
+)
+
+
+def _session_sides(setting: Setting) -> list[Side]:
+    folder = agent_sessions.sessions(setting, setting.scaled(SESSIONS_MB))
+    words = [str(folder), str(tokenizers.for_chats(setting))]
+    return [Side(OURS, ["-m", "benchmarks.sides.sessions_ours", *words])]
+
+
+SESSIONS = Contest(
+    name="agent-sessions",
+    work="agent sessions to rows of 16,384 with masks, in windows of turns, one process, CPU time",
+    make_sides=_session_sides,
+    claims=[Limit("CPU time of a gigabyte of logs", 50, "s/GB", lambda run: run["inner"] / run["units"] * 1000)],
+    data=lambda setting: (
+        f"{setting.scaled(SESSIONS_MB):g} MB of logs of 40 to 80 turns, as Claude Code writes them; from the loaded "
+        "tokenizer on"
+    ),
+    rounds=5,
 )

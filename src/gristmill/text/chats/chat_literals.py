@@ -109,7 +109,10 @@ class ChatLiterals:
         if pattern is None:
             return value
         if isinstance(value, str):
-            return pattern.sub(f"{_OPEN}\\g<0>{_CLOSE}", value)
+            for beginning in self._beginnings:
+                if beginning in value:
+                    return pattern.sub(f"{_OPEN}\\g<0>{_CLOSE}", value)
+            return value
         if isinstance(value, dict):
             return {self._mark_values(key, pattern): self._mark_values(inner, pattern) for key, inner in value.items()}
         if isinstance(value, list):

@@ -61,6 +61,10 @@ class _Outline:
         self.plans: list[TextPlan] = []
 
 
+_FEW_MESSAGES = 24
+_MAX_IN_VAIN = 1024
+
+
 class TemplateTracer:
     """Renders conversations with the plans of one template."""
 
@@ -90,6 +94,8 @@ class TemplateTracer:
         self._num_records = 0
         self._num_plans = 0
         self._num_chars = 0
+        self._num_in_vain = 0
+        """The messages of long conversations that were taken apart since a plan has rendered one."""
         self.is_closed = False
         """Whether no more plans are made."""
 
@@ -114,6 +120,11 @@ class TemplateTracer:
         Raises:
             ParityError: A plan and Jinja differ.
         """
+        if len(messages) > _FEW_MESSAGES:
+            # Sessions of agents have hardly ever the outline of another one, and taking them apart is costly.
+            if self._num_in_vain > _MAX_IN_VAIN:
+                return None
+            self._num_in_vain += len(messages)
         texts: list[str] = []
         outline = self._find_outline(messages, tools, variables, texts)
         if outline is None:
@@ -129,6 +140,8 @@ class TemplateTracer:
             pieces = plan.fill(texts) if plan is not None else None
         if plan is None or pieces is None:
             return None
+        if len(messages) > _FEW_MESSAGES:
+            self._num_in_vain = 0
         text = "".join(pieces)
         if plan.num_uses < self._num_compared:
             plan.num_uses += 1
