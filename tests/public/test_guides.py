@@ -47,6 +47,9 @@ def test_post_training(tmp_path):
     assert rollouts.schema.names == ["input_ids", "lengths", "loss_mask", "logprobs", "origins"]
     assert "sums user rule train" in printed
     assert len(gm.open_dataset(tmp_path / "out/prompts")) == 200
+    assert "events for the interface: 2" in printed
+    assert "mail addresses: 2" in printed
+    assert gm.open_dataset(tmp_path / "out/sessions").manifest.kind == "chats"
 
 
 @pytest.mark.full
