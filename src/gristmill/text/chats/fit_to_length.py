@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _CHARS_PER_TOKEN = 3
 """The first guess."""
 _MAX_GUESSES = 5
-"""After so many guesses the rest is divided in halves."""
+"""After this many guesses the rest is divided in halves."""
 
 
 class Window(NamedTuple):
@@ -218,8 +218,12 @@ def _list_removable(conversation: Conversation, exchanges: Sequence[int], start:
     Those of the system stay: they hold for what follows, too. Before a turn the question stays that it is about.
     """
     roles = [message["role"] for message in conversation.messages]
-    kept: set[int] = set()
+    question_messages: set[int] = set()
     if roles[start] == ASSISTANT:
         question = exchanges[bisect_right(exchanges, start) - 1]
-        kept.update(takewhile(lambda index: roles[index] == USER, range(question, start)))
-    return {index for index in range(exchanges[0], start) if roles[index] not in _STANDING and index not in kept}
+        question_messages.update(takewhile(lambda index: roles[index] == USER, range(question, start)))
+    return {
+        index
+        for index in range(exchanges[0], start)
+        if roles[index] not in _STANDING and index not in question_messages
+    }
