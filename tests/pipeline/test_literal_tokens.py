@@ -1,6 +1,7 @@
 """Records of token ids as a source: through filters, deduplication, split, pack, export and stream like our own."""
 
 import json
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -216,6 +217,17 @@ def test_the_plan_decodes_a_sample_and_doubts_another_tokenizer(mill, world, tmp
     save_tokenizer(train_bpe(["a" * number for number in range(2, 99)] * 3, vocab_size=280), tmp_path / "other")
     doubted = str(make_plan(mill.recipe({"r": rollouts(world, tokenizer=str(tmp_path / "other"))}, [])))
     assert "did another tokenizer make them?" in doubted
+
+
+def test_a_tokenizer_is_known_by_its_content_not_by_its_path(mill, world, tmp_path):
+    shutil.copytree(world / "tokenizer", tmp_path / "copy")
+    save_tokenizer(train_bpe(["a b"], vocab_size=280), tmp_path / "other")
+    folders = (world / "tokenizer", tmp_path / "copy", tmp_path / "other")
+    first, copy, other = (
+        make_plan(mill.recipe({"r": rollouts(world, tokenizer=str(folder))}, [], max_quarantine=1.0)).fingerprint
+        for folder in folders
+    )
+    assert first == copy != other
 
 
 def test_bad_records_are_quarantined_with_a_reason(mill, tmp_path):

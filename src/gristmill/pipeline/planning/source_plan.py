@@ -93,7 +93,8 @@ class SourcePlan:
     @property
     def read_parameters(self) -> dict[str, Any]:
         """How the files are read, for fingerprints. Which files these are is part of their identities."""
-        code = {name: value for name, value in step_parameters(self.read).items() if name != "read"}
+        parameters = step_parameters(self.read).items()  # the content of a tokenizer is part of the step `token_ids`
+        code = {name: value for name, value in parameters if name not in ("read", "tokenizer")}
         # The files do not name the tokenizer: with another padding token the same shards become other rows.
         return code if self.dataset_tokenizer is None else code | {"tokenizer": self.dataset_tokenizer.content}
 
