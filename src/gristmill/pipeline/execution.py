@@ -20,7 +20,6 @@ from gristmill.core.errors import DamagedWorkError, LeaseLostError, QuarantineEr
 from gristmill.core.splits import TRAIN
 from gristmill.pipeline import work_folder
 from gristmill.pipeline.barriers.base import BarrierRun, BarrierSource, find_annotator, make_barrier
-from gristmill.pipeline.inspecting.trace import make_text_reader
 from gristmill.pipeline.monitoring.progress_watch import ProgressWatch
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.trials import name_unlike_files
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.stages.preparation import NodeCheck
     from gristmill.pipeline.stages.stage_context import RunOptions, SliceResult
     from gristmill.pipeline.stages.unit_tasks import StageUnit
+    from gristmill.report.thresholds import TextReader
     from gristmill.shards.manifest import Decontaminated, Deduplicated, KeptBest, Manifest
     from gristmill.shards.score_file import ScoreLayout
     from gristmill.shards.stored_files import StoredFile
@@ -215,7 +215,7 @@ class Execution:
             self._held,
             self._plan.recipe.num_samples,
             times,
-            make_text_reader(manifest),
+            open_text_reader(manifest),
         )
         return manifest
 
@@ -486,6 +486,15 @@ class Execution:
         steps = (*source.prepended_steps, *source.stage.steps)
         names = [*([source.entry_account] if source.entry_account else []), *(step.name for step in steps)]
         return [*(Account(step=name) for name in names), *self._choose_output(source).make_empty_accounts()]
+
+
+def open_text_reader(manifest: Manifest) -> TextReader | None:
+    """Open the reader of input texts that the report shows next to thresholds; None if it has no thresholds."""
+    if not manifest.scores:
+        return None
+    from gristmill.pipeline.inspecting.trace import make_text_reader  # noqa: PLC0415  (only with filters by scores)
+
+    return make_text_reader(manifest)
 
 
 def _filters_by_scores(source: SourcePlan) -> bool:

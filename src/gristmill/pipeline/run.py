@@ -18,8 +18,7 @@ from gristmill.engine.parallel_run import choose_num_workers, make_pool
 from gristmill.engine.progress import Activity
 from gristmill.engine.worker.job import make_import_job
 from gristmill.pipeline import work_folder
-from gristmill.pipeline.execution import Execution
-from gristmill.pipeline.inspecting.trace import make_text_reader
+from gristmill.pipeline.execution import Execution, open_text_reader
 from gristmill.pipeline.planning.outline import render_result
 from gristmill.pipeline.planning.placement import Placement, find_death_in_process
 from gristmill.pipeline.planning.plan import make_plan
@@ -176,7 +175,7 @@ def _start_workers(
 def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerPool) -> RunResult:
     manifest = _find_finished(plan, options)
     if manifest is not None:
-        complete_report(plan, manifest, held, make_text_reader(manifest))
+        complete_report(plan, manifest, held, open_text_reader)
         _keep_signatures(plan, manifest, options, held, None)
         held.release_old_epochs()  # on a store each run leaves the files of its lease
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_warnings(plan, manifest))

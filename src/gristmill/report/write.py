@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import xxhash
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
@@ -200,6 +199,10 @@ def _read_errors(dataset: Dataset, wanted: int, max_characters: int) -> list[Sho
 def _describe_clusters(dataset: Dataset, wanted: int) -> list[ShownCluster]:
     """Describe the largest clusters, with the similarities and the images of the documents that are shown."""
     clusters: list[ShownCluster] = []
+    if not dataset.manifest.deduplicated:
+        return clusters
+    import pyarrow.parquet as pq  # noqa: PLC0415  (few reports need it)
+
     for step in dataset.manifest.deduplicated:
         largest = step.largest[: wanted - len(clusters)]
         if not largest:

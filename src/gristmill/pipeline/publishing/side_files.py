@@ -38,7 +38,7 @@ from gristmill.storage.locations import path_below
 from gristmill.storage.urls import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -250,14 +250,16 @@ def publish_report(
         _log.warning("the dataset is complete, but its report could not be made", exc_info=True)
 
 
-def complete_report(plan: Plan, manifest: Manifest, held: HeldOutput, read_text: TextReader) -> None:
+def complete_report(
+    plan: Plan, manifest: Manifest, held: HeldOutput, open_text_reader: Callable[[Manifest], TextReader | None]
+) -> None:
     """Write the report again if a killed run has left none, or if the recipe asks for another number of samples."""
     report = load_report(plan.output)
     has_page = report is not None and report.page is not None and (plan.output / REPORT_PAGE).exists()
     if not has_page or report is None or report.samples is None or report.samples.wanted != plan.recipe.num_samples:
         remove_temporaries(plan.output, None)  # of the run that was killed
         run = report.run if report is not None else None
-        publish_report(plan.output, manifest, held, plan.recipe.num_samples, run, read_text)
+        publish_report(plan.output, manifest, held, plan.recipe.num_samples, run, open_text_reader(manifest))
 
 
 def describe_times(stopwatch: Stopwatch, backend: str, seconds: float, recipe: Recipe) -> RunTimes:
