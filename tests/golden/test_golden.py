@@ -70,6 +70,7 @@ COMPRESSIONS = {
     "webdataset": ("none",),
 }
 CASES = {
+    "agents": Case("agents"),
     "across": Case("across", exports=_exports("numpy", "webdataset")),
     "chats": Case(
         "chats",

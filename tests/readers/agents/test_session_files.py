@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 import gristmill as gm
 from gristmill import steps
 from gristmill.readers.agents.session_files import DOCUMENT, LOG, ROWS, find_kind
+from gristmill.readers.schema import plan_schema
+from gristmill.readers.source import open_reader
+from gristmill.steps import Read
 
 MESSAGES = chat_messages()
 EXPECTED = [
@@ -174,3 +177,17 @@ def test_a_run_trains_on_sessions(tmp_path):
     rows = list(result.dataset())
     assert len(rows) == 3
     assert all('"pytest"' in row["text"] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["claude.jsonl", "rows.jsonl", "openhands.json"])
+def test_pieces_of_a_compressed_file_give_the_same(new_file, unpack, ranges, name):
+    """A log stays one cell, whatever the cells of rows are."""
+    file = new_file(f"{name}.gz", gzip.compress(FILES[name]))
+    read = Read(read=file.path, format="agent")
+    schema = plan_schema(read, [file], keeps_record=True, has_text=False)
+    whole = ranges(open_reader(read, file, schema, cell_bytes=700), [0, None])
+    pieces = unpack(read, file, 1, 700)
+    assert (len(pieces) > 1) == (name == "rows.jsonl")
+    parts = [ranges(open_reader(read, file, schema, piece=piece, cell_bytes=700), [0, None]) for piece in pieces]
+    assert [record for part in parts for record in part.records] == whole.records
+    assert len(whole.records) == (len(ROW_FORMS) if name == "rows.jsonl" else 1)

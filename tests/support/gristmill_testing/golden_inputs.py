@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from gristmill_testing import agent_logs
 from gristmill_testing.web_archives import http_page, warc_record
 
 _SENTENCES = (
@@ -60,6 +61,7 @@ def write_inputs(folder):
     _write_pages(folder / "pages.jsonl")
     _write_copies(folder)
     _write_chats(folder)
+    _write_sessions(folder / "agents")
     _write_large(folder)
     _write_crawl(folder)
     _write_rollouts(folder)
@@ -220,6 +222,29 @@ def _write_pages(path):
         "too short",
     ]
     _write(path, _lines({"text": page, "id": number} for number, page in enumerate(pages)))
+
+
+def _write_sessions(folder):
+    """Logs of agents, trajectories, and a template that writes calls."""
+    draws = Draws(12)
+    log = agent_logs.claude_session()
+    for number in range(12):
+        log.call(f"c{number}", command=f"mail miller{number}@example.com")
+        log.result(f"c{number}", draws.text(2))
+    log.answer(agent_logs.text("Done."))
+    _write(folder / "claude.jsonl", log.data())
+    _write(folder / "codex.jsonl", agent_logs.lines(agent_logs.codex_events()))
+    _write(folder / "pi.jsonl", agent_logs.lines(agent_logs.pi_events()))
+    _write(folder / "openhands.jsonl", agent_logs.lines(agent_logs.openhands_sdk_events()))
+    _write(
+        folder / "rows.jsonl", _lines({"id": n, "messages": json.dumps(agent_logs.chat_messages())} for n in range(3))
+    )
+    template = (
+        "{%- for m in messages %}<{{ m.role }}>{{ m.reasoning_content }}{{ m.content }}"
+        "{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    _write(folder.parent / "agents.jinja", template.encode())
 
 
 def _write_copies(folder):
