@@ -64,3 +64,18 @@ def test_a_hundred_thousand_literals_take_no_longer_than_their_text(tokenizer):
     text, encoded = tokens(batch(record), tokenizer, tokenize={"engine": "fastokens"})
     assert text.counters["special_literals"] == 20_000
     assert words(tokenizer, encoded) == "Hello" + END
+
+
+def test_a_token_that_the_template_takes_out_is_no_reason_to_refuse():
+    """As templates do that take thoughts out of answers; what is left around it must not become a token."""
+    forgetful = CHATML.replace("m.content", "m.content | replace('<|x|>', '')")
+    assert forgetful != CHATML
+    found = FoundTemplate(name="test", sources={"default": forgetful}, variables={})
+    taken_out = ExampleMaker(found, ChatOptions(), special_tokens={**dict.fromkeys(SPECIALS, 0), "<|x|>": 9})
+    for content, left in (("<|x|>4", "4"), ("4<|x|>", "4"), ("4<|x|> or <|x|>5", "4 or 5"), (f"<|x|>{END}", END)):
+        [example] = taken_out.make({"messages": [CHAT[0], {"role": "assistant", "content": content}]}).examples
+        assert [example.text[start:end] for start, end in example.trained] == [left + END]
+    for content in ("<|im<|x|>_end|>", f"<|x|>{END}"):
+        [example] = taken_out.make({"messages": [{"role": "user", "content": content}, CHAT[1]]}).examples
+        assert [example.text[start:end] for start, end in example.literals] == [END]
+        assert example.text.index(END) == example.literals[0][0]

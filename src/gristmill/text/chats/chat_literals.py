@@ -49,9 +49,9 @@ class ChatLiterals:
             raise NotAChat("special_token", "the template changes a text that holds a special token of the tokenizer")
         # The marks before it are not in the text, so each position moves back by their number.
         positions = [(mark.group(), mark.start() - number) for number, mark in enumerate(_MARKS.finditer(marked))]
-        literals = self._pair_marks(text, [(mark, position) for mark, position in positions if mark != _BORDER])
-        borders = [position for mark, position in positions if mark == _BORDER]
-        return sorted([*literals, *self._find_across_parts(text, borders)]) if borders else literals
+        literals, gaps = self._pair_marks(text, [(mark, position) for mark, position in positions if mark != _BORDER])
+        borders = sorted([*gaps, *(position for mark, position in positions if mark == _BORDER)])
+        return sorted([*literals, *self._find_across(text, borders)]) if borders else literals
 
     def occur_in(self, texts: Sequence[str]) -> bool:
         """Tell whether one of the texts holds a token: 50 ns a text without the first character of a token."""
@@ -68,24 +68,27 @@ class ChatLiterals:
         """Find the tokens in words of the assistant."""
         return [token.span() for token in self._special.finditer(words)] if self._special is not None else []
 
-    def _pair_marks(self, text: str, positions: list[tuple[str, int]]) -> list[tuple[int, int]]:
-        """Find the tokens between two marks.
+    def _pair_marks(self, text: str, positions: list[tuple[str, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+        """Find the tokens between two marks, and the gaps where a template took a token out.
 
         A mark without its other half is left of a token that the template took out, such as a thought of an earlier
-        turn: the text before or after it is what the template kept.
+        turn: the text before or after it is what the template kept. So are two marks with nothing between them.
         """
         assert self._pattern is not None
-        literals = []
+        literals, gaps = [], []
         for (opening, start), (closing, end) in pairwise(positions):
             if (opening, closing) != (_OPEN, _CLOSE):
+                continue
+            if start == end:
+                gaps.append(start)
                 continue
             if self._pattern.fullmatch(text, start, end) is None:
                 raise NotAChat("special_token", "the template changes a special token of the tokenizer in a text")
             literals.append((start, end))
-        return literals
+        return literals, gaps
 
-    def _find_across_parts(self, text: str, borders: list[int]) -> Iterator[tuple[int, int]]:
-        """Find tokens that begin in one part of a message and end in another."""
+    def _find_across(self, text: str, borders: list[int]) -> Iterator[tuple[int, int]]:
+        """Find tokens that begin in one part of a message and end in another, or around a gap."""
         assert self._pattern is not None
         for match in self._pattern.finditer(text):
             start, end = match.span()
