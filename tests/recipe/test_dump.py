@@ -1,5 +1,6 @@
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +73,7 @@ def test_function_files_stay_relative(tmp_path):
     text = dump_recipe(recipe)
     assert "call: lib/functions.py:f" in text
     path.write_text(text)
-    assert load_recipe(path) == recipe
+    assert msgspec.structs.replace(load_recipe(path), written=None) == msgspec.structs.replace(recipe, written=None)
 
 
 def test_a_python_object_cannot_be_written():

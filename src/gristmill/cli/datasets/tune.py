@@ -60,7 +60,8 @@ def tune_command(
         if Path(new_recipe).exists():
             raise UsageError(f"{new_recipe} exists", help="choose another name, or remove it first")
         text = edit_text(read_recipe_text(Path(recipe)), overrides)
-        if parse_recipe(text, folder=str(Path(recipe).absolute().parent)) != load_recipe(recipe, overrides):
+        changed = msgspec.structs.replace(load_recipe(recipe, overrides), written=None)
+        if parse_recipe(text, folder=str(Path(recipe).absolute().parent)) != changed:
             raise UsageError(f"{recipe} has anchors: a change would reach other steps", help="change it by hand")
         write_file(Path(new_recipe), text.encode(), "tune")
     if as_json:
