@@ -144,8 +144,10 @@ def test_activity_is_named_after_half_a_second(capfd):
         activity.show("planning: one")
         wait_until(lambda: activity._has_begun)
         activity.show("planning: two")
-        activity.show("planning: two")
-    assert capfd.readouterr().err.splitlines() == ["planning: one", "planning: two"]
+        activity.seconds_between = activity._next_line = 0.0
+        activity.show("planning: three")
+        activity.show("planning: three")
+    assert capfd.readouterr().err.splitlines() == ["planning: one", "planning: three"]
 
 
 def test_activity_on_a_terminal_leaves_nothing(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 def format_bytes(num_bytes: int) -> str:
     """Format a number of bytes in decimal units.
@@ -14,6 +16,29 @@ def format_bytes(num_bytes: int) -> str:
     # 999.95, not 1000: with one decimal 999,960 bytes would become "1,000.0 kB".
     power = next((power for power in range(1, 5) if num_bytes / 1000**power < 999.95), 5)
     return f"{num_bytes / 1000**power:,.1f} {('kB', 'MB', 'GB', 'TB', 'PB')[power - 1]}"
+
+
+def format_rough(number: float) -> str:
+    """Format an estimate in at most six characters.
+
+    >>> [format_rough(number) for number in (0, 950, 12_345, 3_830_802, 999_960, 2.5e12)]
+    ['0', '950', '12.3 k', '3.8 M', '1.0 M', '2.5 T']
+    """
+    power = next((power for power in range(4) if number / 1000**power < 999.95), 4)
+    return f"{number / 1000**power:.1f} {' kMGT'[power]}" if power else f"{number:.0f}"
+
+
+def count_cells(text: str) -> int:
+    """Count the cells of a text on a terminal: wide characters take two, combining ones none.
+
+    >>> count_cells("花间集"), count_cells("abc"), count_cells("e\u0301")
+    (6, 3, 1)
+    """
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
 
 
 def format_count(number: int, word: str) -> str:

@@ -40,16 +40,20 @@ def choose_display(*, progress: bool | None, monitor: bool) -> Display | None:
 
 
 class Activity:
-    """The current activity in one line: on a terminal each replaces the one before, elsewhere each is printed.
+    """The current activity in one line: on a terminal each replaces the one before, elsewhere one is printed at times.
 
     >>> with Activity(shows=False) as activity:
     ...     activity.show("planning: reading a sample")
     """
 
+    seconds_between = 10.0
+    """Between two lines where there is no terminal."""
+
     def __init__(self, *, shows: bool = True) -> None:
         self._shows = shows and sys.stderr is not None
         self._is_terminal = self._shows and sys.stderr.isatty()
         self._message = self._printed = ""
+        self._next_line = 0.0
         # A line on a terminal is erased at the end, so it need not wait.
         self._timer = Timer(0.0 if self._is_terminal else _QUIET_SECONDS, self._begin)
         self._timer.daemon = True
@@ -80,8 +84,10 @@ class Activity:
         self._print()
 
     def _print(self) -> None:
-        if not self._message or self._message == self._printed:
+        now = monotonic()
+        if not self._message or self._message == self._printed or (not self._is_terminal and now < self._next_line):
             return
+        self._next_line = now + self.seconds_between
         self._printed = self._message
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1

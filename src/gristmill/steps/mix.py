@@ -130,6 +130,13 @@ class Mix(GlobalStep, tag="mix", frozen=True, kw_only=True):
             return plan_epochs(self.epochs, available)
         return plan_shares(self.weights, available, size=self.size or 0, by=self.by, max_epochs=self.max_epochs)
 
+    def expect_epochs(self, available: Mapping[str, int]) -> dict[str, float]:
+        """Compute how often each source would have to be taken, whether or not `max_epochs` allows it."""
+        if self.epochs:
+            return dict(self.epochs)
+        scale = (self.size or 0) / sum(self.weights.values())
+        return {name: scale * weight / max(1, available[name]) for name, weight in self.weights.items()}
+
     def amounts(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """Return how much each record counts."""
         if self.by != TOKENS:

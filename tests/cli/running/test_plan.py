@@ -9,7 +9,7 @@ from gristmill.core.errors import UsageError
 
 def test_tree_names_sources_stages_output_and_next_command(gristmill, project):
     out = gristmill("plan", "recipe.yaml", "--set", "seed=3", folder=project).out
-    for words in ("source web: 1 file", "read → length → split → write", str(project / "out"), "free"):
+    for words in ("stage 1: read → length → split → write", str(project / "out"), "free"):
         assert words in out
     assert "gristmill run recipe.yaml --set seed=3" in out
     assert not (project / "out").exists()

@@ -14,7 +14,7 @@ import pytest
 from gristmill_testing.small_tokenizers import trained
 
 from gristmill import steps
-from gristmill.core.quantities import format_bytes
+from gristmill.core.quantities import count_cells, format_bytes
 from gristmill.core.recipe import Recipe
 from gristmill.engine import machine as resources
 from gristmill.pipeline.planning import outline as expected_memory
@@ -25,6 +25,7 @@ from gristmill.readers.read import Read
 from gristmill.steps.deduplicate.deduplicate import Deduplicate
 from gristmill.steps.language import Language
 from gristmill.steps.length import Length
+from gristmill.steps.mix import Mix
 from gristmill.steps.pack import Pack
 from gristmill.steps.sampling import Shuffle
 from gristmill.steps.write import Write
@@ -38,15 +39,63 @@ def _outline(folder, *steps, read="*.jsonl", layout=UnitLayout(), **keys):
     return make_plan(recipe, layout=layout).outline()
 
 
-def test_notes_that_all_sources_have_are_printed_once(tmp_path):
+def _sources(outline, notes_by_name):
+    [source] = outline.sources
+    return [replace(source, name=name, notes=notes) for name, notes in notes_by_name.items()]
+
+
+def _list_notes(outline, *, details=False):
+    lines = outline.describe(details=details).splitlines()
+    return [line.partition("note: ")[2] for line in lines if "note: " in line]
+
+
+def test_each_note_is_printed_once_with_its_sources(tmp_path):
     (tmp_path / "a.jsonl").write_text(LINE)
     outline = _outline(tmp_path)
+    sources = _sources(outline, {name: ("for all", f"only {name}", "engine fast: why") for name in ("web", "books")})
+    assert _list_notes(replace(outline, sources=sources)) == ["for all", "web: only web", "books: only books"]
+    assert "engine fast: why" in _list_notes(replace(outline, sources=sources), details=True)
+
+
+def test_of_notes_that_differ_in_their_numbers_the_largest_are_printed(tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINE)
+    outline = _outline(tmp_path)
+    sources = _sources(outline, {f"s{n}": (f"{n}.5% of 1,000 are lost",) for n in range(30)})
+    notes = _list_notes(replace(outline, sources=sources))
+    assert [note.partition("%")[0] for note in notes[:3]] == ["s29: 29.5", "s28: 28.5", "s27: 27.5"]
+    assert "27 sources" in notes[3]
+    assert len(_list_notes(replace(outline, sources=sources), details=True)) == 30
+
+
+def test_a_source_is_a_line_of_a_table_with_estimates(tmp_path):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "x" * (n % 2 * 100)}) + "\n" for n in range(1000)))
+    outline = _outline(tmp_path, Length(min_chars=50), Write(format="jsonl"))
     [source] = outline.sources
-    sources = [replace(source, name=name, notes=("for all", f"only {name}")) for name in ("web", "books")]
-    lines = str(replace(outline, sources=sources)).splitlines()
-    notes = [line.partition("note: ")[2] for line in lines if "note: " in line]
-    assert notes == ["only web", "only books", "for all"]
-    assert str(replace(outline, sources=sources[:1])).count("for all") == 1
+    assert source.expected.records == pytest.approx(1000, rel=0.05)
+    assert (source.expected.kept_share, source.expected.tokens) == (0.5, 0)
+    sources = [replace(source, name=f"dump-{n:02}", num_bytes=n) for n in range(80)]
+    many = replace(outline, sources=[*sources, replace(source, name="花" * 30, num_bytes=99)]).describe()
+    lines = many.splitlines()
+    assert len(lines) < 60
+    assert max(count_cells(line) for line in lines if "花" in line or "50%" in line) <= 80
+    assert "花" * 30 in many, "a long name has its own line, and is whole"
+    assert ("dump-79" in many, "dump-00" in many, "61 others" in many) == (True, False, True)
+    assert sum("read → length" in line for line in lines) == 1
+    assert "dump-00" in replace(outline, sources=sources).describe(details=True)
+
+
+@pytest.mark.parametrize(("size", "is_enough"), [(100, True), (10_000, False)])
+def test_a_mix_that_the_sources_are_too_small_for_is_said(tmp_path, size, is_enough):
+    (tmp_path / "a.jsonl").write_text(LINE * 1000)
+    mix = Mix(weights={"web": 3, "code": 1}, size=size, by="documents")
+    sources = {name: Read(read="a.jsonl") for name in ("web", "code")}
+    recipe = Recipe(sources=sources, steps=(mix, Write(format="jsonl")), output="out", folder=str(tmp_path))
+    outline = make_plan(recipe).outline()
+    assert outline.epochs == {
+        name: pytest.approx(size * weight / 1000) for name, weight in (("web", 0.75), ("code", 0.25))
+    }
+    assert bool(outline.notes) != is_enough
+    assert (" NO" in str(outline)) != is_enough
 
 
 def test_the_memory_of_workers_and_what_limits_them(tmp_path):

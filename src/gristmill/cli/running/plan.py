@@ -45,6 +45,7 @@ _RECORDS = 2000
     metavar="NAME=PRICE",
     help=f"With --cluster: a price, in any currency: {', '.join(PRICES)}. May be repeated.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Print all sources of many, and the notes on engines.")
 @endpoint_option
 @json_option
 def plan_command(
@@ -56,6 +57,7 @@ def plan_command(
     prices: tuple[str, ...],
     allow_endpoints: tuple[str, ...],
     *,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Check RECIPE and print what a run would do. Nothing is written.
@@ -91,7 +93,7 @@ def plan_command(
         more = {} if estimate is None else {"cluster": asdict(estimate)}
         print_json(json.dumps({**asdict(outline), "fits": outline.fits, "finished": finished, **more}, indent=2))
         return
-    print_lines(str(outline))
+    print_lines(outline.describe(details=verbose))
     if estimate is not None:
         print_lines(str(estimate))
     if finished is not None:

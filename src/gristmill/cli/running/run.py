@@ -44,6 +44,7 @@ from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import runs_user_code
 from gristmill.engine.observer import EventLog
 from gristmill.pipeline.debug import FunctionFailedError, run_in_debug_mode
+from gristmill.pipeline.planning.outline import group_notes
 from gristmill.pipeline.planning.plan import Plan
 from gristmill.pipeline.run import RunResult, run_recipe
 from gristmill.pipeline.stages.stage_context import RunOptions
@@ -199,12 +200,10 @@ def _show_plan(plan: Plan, *, quiet: bool, verbose: bool) -> None:
         needed, free = format_bytes(outline.needed_bytes), format_bytes(outline.free_bytes)
         print_lines(f"warning: this run may need up to {needed} of disk space, but only {free} are free", err=True)
     if verbose:
-        print_lines(str(plan), err=True)
+        print_lines(outline.describe(details=True), err=True)
     elif not quiet:
-        for note in dict.fromkeys(note for source in plan.sources for note in source.notes):
-            names = [source.name for source in plan.sources if note in source.notes]
-            where = "" if len(names) == len(plan.sources) else f"{', '.join(names)}: "
-            print_lines(f"note: {where}{note}", err=True)
+        for note in group_notes(outline.sources, details=False):
+            print_lines(f"note: {note}", err=True)
 
 
 def _count_rows(manifest: Manifest) -> dict[str, int]:

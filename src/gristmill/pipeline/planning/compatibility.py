@@ -192,8 +192,9 @@ def check_joined_lane(recipe: Recipe) -> None:
 def make_order_note(sources: Sequence[str]) -> str:
     """Note in which order a tool that reads one file after the other finds the sources."""
     return (
-        f"sources are written one after the other ({', then '.join(sources)}); Stream mixes them, and for tools that "
-        "read files in their order there are mix and shuffle: {across: sources}"
+        f"sources are written one after the other ({', then '.join(sources[:3])}"
+        f"{', …' if len(sources) > 3 else ''}); Stream mixes them, and for tools that read files in their order "
+        "there are mix and shuffle: {across: sources}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The outline of a plan: what a run will do and need, in numbers, printed as a tree, or as HTML for a notebook.
+"""The outline of a plan: what a run will do and need, in numbers, printed as a table, or as HTML for a notebook.
 
 All are estimates, which shape no bytes. Sizes that only the run can know (what a compressed file unpacks to, how much
 the filters leave) are estimated from above: nothing is filtered, and text unpacks to four times its size.
@@ -14,12 +14,15 @@ took 89 to 410, where 200 to 401 are expected.
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from gristmill.core.quantities import format_bytes, format_count
+from gristmill.core.checks import join_names
+from gristmill.core.quantities import count_cells, format_bytes, format_count, format_rough
 from gristmill.engine.machine import count_usable_workers, read_memory_available
 
 if TYPE_CHECKING:
@@ -37,7 +40,27 @@ _WORKER_BYTES = 138 << 20
 _PARENT_BYTES = 200 << 20
 _WORKERS_SHARE = 0.8
 """The share of the free memory that workers may take; the engine leaves the same to others."""
+_ENGINE_NOTE = "engine "
+"""How notes begin that say which implementation was chosen, and why."""
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_MAX_ALIKE = 3
+_MAX_SOURCES = 20
+_TABLE_WIDTH = 76
+"""A table fits a terminal of 80 columns, below a branch of the tree."""
 _HEADS = ("step", "records in", "created", "out", "dropped", "quarantined", "reasons")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedRecords:
+    """An estimate of what the local steps make of a source, as if all its records were like those of the sample."""
+
+    records: int
+    kept_share: float
+    """The share of the sample's records of which something is left."""
+    examples: int
+    """What is left of the records: `render` may make several examples of one."""
+    tokens: int
+    cpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +91,8 @@ class SourceOutline:
     stored_copies: list[int]
     """How often the barrier at the end of each stage but the last keeps the records on disk."""
     notes: tuple[str, ...] = ()
+    expected: ExpectedRecords | None = None
+    """None: the sample has no records, or only the run knows how many there are."""
     is_sample: bool = False
     """Whether all numbers are of the first records of a Python object, which only the run reads to its end."""
 
@@ -120,6 +145,9 @@ class Outline:
     """Where the run takes place, and why."""
     memory: ExpectedMemory
     notes: tuple[str, ...] = ()
+    epochs: dict[str, float] = field(default_factory=dict)
+    """How often `mix` takes each source, by the estimate of the sample; empty without `mix`."""
+    max_epochs: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -127,21 +155,41 @@ class Outline:
         return self.needed_bytes <= self.free_bytes
 
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, *, details: bool = False) -> str:
+        """Format the plan as a tree with a table of the sources. `details` has all sources, and notes on engines."""
         lines = [f"plan for {self.output}"]
-        notes_by_source = [source.notes for source in self.sources]
-        first, *others = notes_by_source or [()]
-        common = [note for note in first if others and all(note in notes for notes in others)]
-        for source in self.sources:
-            lines += _indent_branch(_format_source(source, common), is_last=False)
-        lines += _indent_branch(self._format_output_lines(common), is_last=True)
+        branches = list(_format_stages(self.sources))
+        empty = sum(source.num_empty_files for source in self.sources)
+        work = (
+            f"{format_count(sum(source.num_tasks for source in self.sources), 'task')}, "
+            f"{format_count(sum(source.num_units for source in self.sources), 'unit')}"
+        )
+        table = _format_table(self, details=details)
+        if any(source.is_sample for source in self.sources):
+            table.append("records from Python: only the first were read")
+        if empty:
+            table.append(f"{format_count(empty, 'file')} of them are empty")
+        if any(source.expected is not None for source in self.sources):
+            table.append(
+                f"estimates, from up to 100 records of each source; min: minutes of the "
+                f"steps, without reading, barriers and writing ({work} in the first stage)"
+            )
+        if self.epochs:
+            table.append(f"mix takes: epochs of each source, of at most {self.max_epochs:g}")
+        branches.append(table)
+        branches += [[f"note: {note}"] for note in (*group_notes(self.sources, details=details), *self.notes)]
+        for branch in branches:
+            lines += _indent_branch(branch, is_last=False)
+        lines += _indent_branch(self._format_output_lines(), is_last=True)
         return "\n".join(lines)
 
-    def _format_output_lines(self, common: Sequence[str]) -> list[str]:
+    def _format_output_lines(self) -> list[str]:
         space = f"up to {format_bytes(self.needed_bytes)} needed while it runs"
         if self.free_bytes < sys.maxsize:  # what a store is said to have
             space += f", {format_bytes(self.free_bytes)} free"
-        notes = [f"├── note: {note}" for note in (*common, *self.notes)]
-        lines = [f"output: {self.format} in {self.output}", *notes, f"├── runs {self.placement}"]
+        lines = [f"output: {self.format} in {self.output}", f"├── runs {self.placement}"]
         lines += [f"├── {self.memory}", f"└── disk: {space}"]
         if not self.fits:
             lines[-1] += ": THIS MAY NOT FIT"
@@ -159,33 +207,125 @@ def estimate_written_bytes(num_bytes: int, format: str, *, compressed: bool) -> 
     return round(num_bytes * _WRITTEN_FACTORS.get(kind, 1.0))
 
 
-def _format_source(source: SourceOutline, common: Sequence[str]) -> Iterator[str]:
-    if source.is_sample:
-        yield f"source {source.name}: records from Python (only the first were read), {source.format}"
-    else:
-        empty = f" ({source.num_empty_files:,} of them empty)" if source.num_empty_files else ""
-        files = f"{format_count(source.num_files, 'file')}{empty}"
-        yield f"source {source.name}: {files}, {format_bytes(source.num_bytes)}, {source.format}"
-    columns = ", ".join(f"{name} {kind}" for name, kind in source.columns.items())
-    yield f"├── columns: {columns}"
-    yield from (f"├── note: {note}" for note in source.notes if note not in common)
-    if source.num_unpacked_files:
-        files = format_count(source.num_unpacked_files, "large compressed file")
-        yield f"├── unpack: {files}, about {format_bytes(source.pieces_bytes)}"
-    about = "about " if source.num_unpacked_files else ""
-    work = f"{about}{format_count(source.num_tasks, 'task')}, {format_count(source.num_units, 'unit')}"
-    for number, steps in enumerate(source.stages, 1):
-        is_last = number == len(source.stages)
-        note = f"  ({work})" if number == 1 else "  (from the work folder)"
-        yield f"{'└──' if is_last else '├──'} stage {number}: {' → '.join(steps)}{note}"
-        if not is_last and source.stored_columns:
-            column_sizes = source.stored_columns[number - 1]
-            sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in column_sizes.items())
-            stored_bytes = format_bytes(source.stored_bytes(number - 1))
-            yield f"│   └── on disk until stage {number + 1}: about {stored_bytes} ({sizes})"
+def group_notes(sources: Sequence[SourceOutline], *, details: bool) -> list[str]:
+    """List the notes of all sources, each with the sources that it is about. `details` has those on engines too.
+
+    Of more than three that differ only in their numbers, those with the largest numbers are listed.
+    """
+    names: dict[str, list[str]] = {}
+    for source in sources:
+        for note in source.notes:
+            if details or not note.startswith(_ENGINE_NOTE):
+                names.setdefault(note, []).append(source.name)
+    alike: dict[str, list[str]] = {}
+    for note in names:
+        alike.setdefault(_NUMBER.sub("#", note), []).append(note)
+    lines = []
+    for notes in alike.values():
+        shown = notes
+        if len(notes) > _MAX_ALIKE and not details:
+            shown = sorted(notes, key=_list_numbers, reverse=True)[:_MAX_ALIKE]
+        lines += [f"{_name_sources(names[note], len(sources))}{note}" for note in shown]
+        others = sum(len(names[note]) for note in notes) - sum(len(names[note]) for note in shown)
+        if others:
+            lines.append(f"the same with smaller numbers in {format_count(others, 'source')} (-v lists them)")
+    return lines
 
 
-def _indent_branch(lines: Iterator[str] | Sequence[str], *, is_last: bool) -> Iterator[str]:
+def _list_numbers(note: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in _NUMBER.findall(note)]
+
+
+def _name_sources(names: Sequence[str], num_sources: int) -> str:
+    return "" if len(names) == num_sources else f"{join_names(names, _MAX_ALIKE)}: "
+
+
+def _format_stages(sources: Sequence[SourceOutline]) -> Iterator[list[str]]:
+    """Format the steps: once, and again only for sources that have others. Each is a line, and what is below it."""
+    groups: dict[tuple[tuple[str, ...], ...], list[SourceOutline]] = {}
+    for source in sources:
+        groups.setdefault(tuple(map(tuple, source.stages)), []).append(source)
+    for stages, members in groups.items():
+        where = _name_sources([source.name for source in members], len(sources))
+        for number, steps in enumerate(stages, 1):
+            lines = [f"{where}stage {number}: {' → '.join(steps)}"]
+            if number < len(stages):
+                sizes: Counter[str] = Counter()
+                for source in members:
+                    sizes.update(source.stored_columns[number - 1] if source.stored_columns else {})
+                columns = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.most_common())
+                total = format_bytes(sum(source.stored_bytes(number - 1) for source in members))
+                lines.append(f"  on disk until stage {number + 1}: about {total}{f' ({columns})' if columns else ''}")
+            yield lines
+    columns_of: dict[str, list[str]] = {}
+    for source in sources:
+        described = ", ".join(f"{name} {kind}" for name, kind in source.columns.items())
+        columns_of.setdefault(described, []).append(source.name)
+    for described, members_of in columns_of.items():
+        yield [f"{_name_sources(members_of, len(sources))}columns: {described}"]
+    for source in sources:
+        if source.num_unpacked_files:
+            files = format_count(source.num_unpacked_files, "large compressed file")
+            yield [f"unpack: {files} of {source.name}, about {format_bytes(source.pieces_bytes)}"]
+
+
+def _format_table(outline: Outline, *, details: bool) -> list[str]:
+    """Format a table with a line for each source: the 20 largest, unless `details` asks for all."""
+    sources = list(outline.sources)
+    rows = [(source.name, [source]) for source in sources]
+    if len(sources) > _MAX_SOURCES and not details:
+        ordered = sorted(sources, key=lambda source: -source.num_bytes)
+        rows = [(source.name, [source]) for source in ordered[:_MAX_SOURCES]]
+        rows.append((f"{len(sources) - _MAX_SOURCES} others", ordered[_MAX_SOURCES:]))
+    if len(sources) > 1:
+        rows.append(("total", sources))
+    formats = {source.format for source in sources}
+    heads = ["source", "files", "format", "size", "records", "kept", "tokens", "min", "mix takes"]
+    cells = [[name, *_format_row(members, outline)] for name, members in rows]
+    if len(formats) == 1:
+        heads[0] = f"source ({formats.pop()})"
+        cells = [[*row[:2], "", *row[3:]] for row in cells]
+    used = [number for number in range(len(heads)) if number == 0 or any(row[number] for row in cells)]
+    table = [[row[number] for number in used] for row in (heads, *cells)]
+    widths = [max(map(count_cells, column)) for column in zip(*table, strict=True)]
+    widths[0] = min(widths[0], max(count_cells(table[0][0]), _TABLE_WIDTH - sum(2 + width for width in widths[1:])))
+    lines = []
+    for row in table:
+        name = row[0]
+        if count_cells(name) > widths[0]:  # a name is not cut: its numbers are in the next line
+            lines.append(name)
+            name = ""
+        first = name + " " * (widths[0] - count_cells(name))
+        lines.append("  ".join([first, *(f"{cell:>{size}}" for cell, size in zip(row[1:], widths[1:], strict=True))]))
+    return [line.rstrip() for line in lines]
+
+
+def _format_row(sources: Sequence[SourceOutline], outline: Outline) -> list[str]:
+    is_known = not any(source.is_sample for source in sources)
+    files = f"{sum(source.num_files for source in sources):,}" if is_known else "Python"
+    size = format_bytes(sum(source.num_bytes for source in sources)) if is_known else ""
+    formats = {source.format for source in sources}
+    first = [files, formats.pop() if len(formats) == 1 else "", size]
+    expected = [source.expected for source in sources if source.expected is not None]
+    if len(expected) < len(sources):
+        return [*first, *[""] * 5]
+    records, tokens = (sum(getattr(part, name) for part in expected) for name in ("records", "tokens"))
+    num_kept = sum(part.records * part.kept_share for part in expected)
+    minutes = sum(part.cpu_seconds for part in expected) / 60 / max(1, outline.memory.num_workers)
+    epochs = outline.epochs.get(sources[0].name) if len(sources) == 1 else None
+    return [
+        *first,
+        format_rough(records),
+        f"{num_kept / records:.0%}" if records else "",
+        format_rough(tokens) if tokens else "",
+        "<0.1" if minutes < 0.1 else f"{minutes:,.1f}",
+        ""
+        if epochs is None
+        else f"{f'{epochs:.2f}x' if epochs < 1000 else '>999x'}{' ok' if epochs <= outline.max_epochs else ' NO'}",
+    ]
+
+
+def _indent_branch(lines: Sequence[str], *, is_last: bool) -> Iterator[str]:
     for number, line in enumerate(lines):
         if number == 0:
             yield f"{'└── ' if is_last else '├── '}{line}"

@@ -6,9 +6,10 @@ Costs one listing of the inputs, the metadata of large files, and a few records 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from gristmill.core.checks import join_names
+from gristmill.core.errors import UsageError
 from gristmill.core.step import GlobalStep
 from gristmill.engine.parallel_run import IN_PROCESS_BACKENDS, choose_num_workers
 from gristmill.pipeline.planning import fingerprint
@@ -61,6 +62,21 @@ if TYPE_CHECKING:
     from gristmill.readers.read import Read
     from gristmill.shards.manifest_file import TokenizerSnapshot
     from gristmill.storage.locations import Location
+
+
+@runtime_checkable
+class MixingStep(Protocol):
+    """A step that takes of each source a share of what there is."""
+
+    by: str
+    epochs: dict[str, float]
+    max_epochs: float
+
+    def expect_epochs(self, available: Mapping[str, int]) -> dict[str, float]:
+        """Compute how often each source would have to be taken, whether or not it may be."""
+
+    def plan_shares(self, available: Mapping[str, int]) -> object:
+        """Raise `UsageError` if there is too little of a source."""
 
 
 _TOKENIZING = ("render", "tokenize")
@@ -146,6 +162,7 @@ class Plan:
         names = [source.name for source in self.sources]
         # To be interleaved, all records are stored once more.
         interleaved_bytes = sum(source.unpacked_bytes for source in sources) if self.joins_sources else 0
+        epochs, max_epochs, too_few = self._expect_mix(sources)
         return Outline(
             output=str(self.output),
             format=self.write.suffix.removeprefix("."),
@@ -155,11 +172,30 @@ class Plan:
             free_bytes=count_free_bytes(self.output),
             placement=str(self.placement),
             memory=self._expect_memory(sources),
+            epochs=epochs,
+            max_epochs=max_epochs,
             notes=(
+                *too_few,
                 *(() if self.joins_sources or len(names) == 1 else (make_order_note(names),)),
                 *propose_unit_bytes(sum(source.num_units for source in sources), self.recipe.unit_bytes),
             ),
         )
+
+    def _expect_mix(self, sources: Sequence[SourceOutline]) -> tuple[dict[str, float], float, list[str]]:
+        """Estimate how often `mix` takes each source, how often it may, and note which sources are too small."""
+        steps: list[object] = [stage.global_step for stage in self.sources[0].stages]
+        mix = next((step for step in steps if isinstance(step, MixingStep)), None)
+        expected = {source.name: source.expected for source in sources if source.expected is not None}
+        if mix is None or len(expected) < len(sources):
+            return {}, 0.0, []
+        available = {name: part.tokens if mix.by == "tokens" else part.examples for name, part in expected.items()}
+        try:
+            mix.plan_shares(available)
+        except UsageError as error:
+            too_few = [f"by these estimates the run would fail: {error.message}; {error.help}"]
+        else:
+            too_few = []
+        return mix.expect_epochs(available), max([mix.max_epochs, *mix.epochs.values()]), too_few
 
     def _expect_memory(self, sources: Sequence[SourceOutline]) -> ExpectedMemory:
         num_tasks = sum(source.num_tasks for source in sources)

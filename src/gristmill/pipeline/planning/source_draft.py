@@ -269,6 +269,7 @@ def plan_source(
             tuple(notes),
             dataset_tokenizer=tokenizer,
             record_bytes=outcome.record_bytes,
+            sample=outcome.counts,
             stored_record_bytes=select_stored_columns(stages, outcome.column_bytes),
             empty_splits=draft.inputs.empty_splits,
             layout=layout.fit_steps(stages[0].steps),

@@ -5,7 +5,7 @@ A stage is one pass over the records: the local steps up to the next barrier, or
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gristmill.core.errors import UsageError
@@ -13,8 +13,10 @@ from gristmill.core.json_values import is_json, reason_for_json
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import step_parameters
 from gristmill.core.records import IMAGES, INPUT_IDS, LOSS_MASK, ORIGIN, RECORD, SOURCE, SPLIT, SourceFile
+from gristmill.core.splits import TRAIN
 from gristmill.core.step import GlobalStep, LimitingStep, LocalStep
-from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
+from gristmill.pipeline.planning.outline import ExpectedRecords, SourceOutline, estimate_unpacked_bytes
+from gristmill.pipeline.planning.trials import SampleCounts
 from gristmill.pipeline.planning.units import Span, UnitLayout, cut_into_slices, make_units
 from gristmill.readers.formats import RECORD_FORMATS, file_format
 from gristmill.readers.source import open_reader
@@ -75,6 +77,8 @@ class SourcePlan:
     """The tokenizer of the ids, where the source is a dataset of tokens."""
     record_bytes: float = 0.0
     """Mean size of a record in the files, from a sample; 0: not known."""
+    sample: SampleCounts = field(default_factory=SampleCounts)
+    """What the steps leave of a sample."""
     stored_record_bytes: tuple[dict[str, float], ...] = ()
     """Mean bytes that each barrier stores of a record, by column."""
     empty_splits: tuple[str, ...] = ()
@@ -171,6 +175,23 @@ class SourcePlan:
             ],
             notes=self.notes,
             is_sample=self.is_sample,
+            expected=self._expect_records(sum(sizes.values())),
+        )
+
+    def _expect_records(self, unpacked: int) -> ExpectedRecords | None:
+        """Estimate what the steps leave, if all records are like those of the sample."""
+        sample = self.sample
+        if not (sample.records and self.record_bytes) or self.is_sample:
+            return None
+        num_records = unpacked / self.record_bytes
+        limit = self.limiting_step.max_first(TRAIN) if self.limiting_step is not None else None
+        scale = (num_records if limit is None else min(num_records, limit)) / sample.records
+        return ExpectedRecords(
+            records=round(scale * sample.records),
+            kept_share=sample.kept / sample.records,
+            examples=round(scale * sample.examples),
+            tokens=round(scale * sample.tokens),
+            cpu_seconds=scale * sample.cpu_seconds,
         )
 
     def _count_tasks(self, choose_unit_cut: Callable[[int], UnitCut], unit_scale: int) -> tuple[int, int]:
@@ -217,11 +238,11 @@ class SourcePlan:
 
 def _describe_columns(schema: pa.Schema) -> dict[str, str]:
     """Describe the columns that are written by their types; for JSON text with the reason for it."""
-    columns = {field.name: str(field.type) for field in list_value_columns(schema)}
-    for field in schema:
-        if is_json(field):
-            columns[field.name] = f"json ({reason_for_json(field)})" if reason_for_json(field) else "json"
-        elif field.name == RECORD:
+    columns = {column.name: str(column.type) for column in list_value_columns(schema)}
+    for column in schema:
+        if is_json(column):
+            columns[column.name] = f"json ({reason_for_json(column)})" if reason_for_json(column) else "json"
+        elif column.name == RECORD:
             columns[RECORD] = "json (the whole record, written as it was read)"
     return columns
 

@@ -12,17 +12,19 @@ whole is limited generously: it only ends what hangs.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from time import process_time
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
+import pyarrow.compute as pc
 
 from gristmill.core.books import max_quarantined_records
 from gristmill.core.errors import ItemTimeoutError, OutOfMemoryError, UsageError, WorkerDiedError
 from gristmill.core.quantities import format_count
-from gristmill.core.recipe import runs_user_code
-from gristmill.core.records import ORIGIN
+from gristmill.core.recipe import is_built_in, runs_user_code
+from gristmill.core.records import INPUT_IDS, ORIGIN
 from gristmill.core.step import UserCode, find_untrusted_template, load_kernel
 from gristmill.engine.tasks import Task, run_tasks
 from gristmill.readers.formats import RECORD_FORMATS, file_format
@@ -87,6 +89,19 @@ class SampleTrial:
         return next((cell.batch.slice(0, _MAX_RECORDS) for cell in cells), None)
 
 
+class SampleCounts(NamedTuple):
+    """The numbers of a trial: what the local steps left of the sample, and how long they took."""
+
+    records: int = 0
+    kept: int = 0
+    """Records of which something is left."""
+    examples: int = 0
+    """What is left: `render` may make several examples of a record."""
+    tokens: int = 0
+    cpu_seconds: float = 0.0
+    """Without what the steps load and compile."""
+
+
 @dataclass(frozen=True, slots=True)
 class SampleOutcome:
     """The outcome of a trial: steps that are adapted to the sample, and mean sizes of its records."""
@@ -97,6 +112,7 @@ class SampleOutcome:
     """Mean size of a record in the input; 0: not known."""
     column_bytes: tuple[dict[str, float], ...] = ()
     """Mean size of each column of a record, as it is read and then after each step."""
+    counts: SampleCounts = field(default_factory=SampleCounts)
 
 
 def try_sample(
@@ -165,16 +181,31 @@ def run_sample(sample: SampleTrial) -> OutcomeAndNotes:
     adapted: list[LocalStep] = []
     notes: list[str] = []
     record_bytes, column_bytes = _measure_input_bytes(batch, sample), [_measure_column_bytes(batch)]
+    num_records, cpu_seconds = batch.num_rows, 0.0
     for step in sample.steps:
         adapted.append(step.adapt_to_sample(batch))
         notes += adapted[-1].sample_notes(batch)
-        batch = _apply_step(adapted[-1], batch, sample)
+        batch, seconds = _apply_step(adapted[-1], batch, sample)
+        cpu_seconds += seconds
         column_bytes.append(_measure_column_bytes(batch))
     if not batch.schema.equals(sample.expected):
         raise UsageError(
             f"the steps make other columns than they declare: {batch.schema.names}, not {sample.expected.names}"
         )
-    return SampleOutcome(tuple(adapted), record_bytes, tuple(column_bytes)), notes
+    has_tokens = INPUT_IDS in batch.schema.names
+    outcome = SampleOutcome(
+        tuple(adapted),
+        record_bytes,
+        tuple(column_bytes),
+        SampleCounts(
+            records=num_records,
+            kept=pc.count_distinct(batch.column(ORIGIN).field("position")).as_py(),
+            examples=batch.num_rows,
+            tokens=(pc.sum(pc.list_value_length(batch.column(INPUT_IDS))).as_py() or 0) if has_tokens else 0,
+            cpu_seconds=cpu_seconds,
+        ),
+    )
+    return outcome, notes
 
 
 def _measure_input_bytes(batch: pa.RecordBatch, sample: SampleTrial) -> float:
@@ -191,10 +222,16 @@ def _measure_column_bytes(batch: pa.RecordBatch) -> dict[str, float]:
     return {name: float(batch.column(name).nbytes) / max(1, batch.num_rows) for name in batch.schema.names}
 
 
-def _apply_step(step: LocalStep, batch: pa.RecordBatch, sample: SampleTrial) -> pa.RecordBatch:
+def _apply_step(step: LocalStep, batch: pa.RecordBatch, sample: SampleTrial) -> tuple[pa.RecordBatch, float]:
+    """Apply a step, and measure its CPU time: the load of the machine changes that less than the time on the clock."""
     kernel = load_kernel(step, stops=sample.stops)
+    if is_built_in(step):
+        kernel.begin_cell()
+        kernel.apply(batch.slice(0, 1), sample.seed)  # what it compiles and loads late is not its speed
     kernel.begin_cell()
+    begin = process_time()
     result = kernel.apply(batch, sample.seed)
+    seconds = process_time() - begin
     num_bad = len(result.quarantined)
     if num_bad == batch.num_rows and num_bad > max_quarantined_records(num_bad, sample.max_quarantine):
         first = result.quarantined[0]
@@ -204,7 +241,7 @@ def _apply_step(step: LocalStep, batch: pa.RecordBatch, sample: SampleTrial) -> 
             help="fix the step, or the field names in the recipe; if only this file is unlike the others, read a "
             "narrower pattern",
         )
-    return result.batch
+    return result.batch, seconds
 
 
 def _run_sample_task(task: Task, context: Context) -> OutcomeAndNotes:  # noqa: ARG001
