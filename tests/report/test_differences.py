@@ -146,7 +146,7 @@ def test_at_the_command_line(tmp_path, capsys):
         codes.append(ended.value.code)
         if words[-1] == "b":
             printed = capsys.readouterr().out
-            assert "only in A" in printed
+            assert "removed (only in A)" in printed
             assert "steps.0.length.min_chars: 5 in A, 6 in B" in printed
         elif words[-1] == "--json":
             assert json.loads(capsys.readouterr().out)["lanes"][0]["only_in_a"] == 1

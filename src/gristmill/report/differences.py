@@ -6,6 +6,7 @@ content, and what is left by its origin; a copy of a document is matched with th
 
 from __future__ import annotations
 
+import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _CONTEXT = 40
 _MAX_VALUE = 200
+_BLANK = re.compile(r"[\s\u200b-\u200f\u2060\ufeff\u00ad]")
+_GLYPHS = str.maketrans({" ": "·", "\t": "→", "\r": "␍", "\n": "␊", "\u00a0": "⍽", "\u3000": "□"})
+"""Others, such as a zero-width space, are escaped where they are printed."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +51,9 @@ class ChangedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     row_a: int
     row_b: int
     part: str
-    """What differs: a column, or `tokens`, or `loss_mask`."""
+    """The first that differs: a column, or `tokens`, or `loss_mask`."""
+    parts: list[str]
+    """All that differ."""
     position: int
     """The first character or token that differs."""
     a: str = ""
@@ -84,6 +90,14 @@ class LaneDifference(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_compared and not (self.only_in_a or self.only_in_b or self.changed)
 
 
+class DatasetSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a dataset."""
+
+    records: int
+    """Documents or rows."""
+    tokens: int | None = None
+
+
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in which two datasets differ. Equal datasets may have been made by different recipes."""
 
@@ -91,6 +105,8 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
     """Whether they hold the same bytes in the same order."""
     hash_a: str
     hash_b: str
+    size_a: DatasetSize
+    size_b: DatasetSize
     layout: list[Change]
     """Kind, format, columns, length of rows."""
     lanes: list[LaneDifference]
@@ -113,12 +129,20 @@ def find_differences(a: Dataset, b: Dataset, *, max_records: int = 5) -> Differe
         equal=is_equal,
         hash_a=of_a.dataset_hash,
         hash_b=of_b.dataset_hash,
+        size_a=_measure_size(of_a),
+        size_b=_measure_size(of_b),
         layout=layout,
         lanes=lanes,
         recipe=compare_recipes(of_a.recipe, of_b.recipe),
         versions=_compare(_describe_versions(of_a), _describe_versions(of_b)),
         inputs=_compare(_describe_inputs(of_a), _describe_inputs(of_b)),
     )
+
+
+def _measure_size(manifest: Manifest) -> DatasetSize:
+    amounts = manifest.amounts().values()
+    tokens = sum(amount.tokens or 0 for amount in amounts) if manifest.holds_rows else None
+    return DatasetSize(records=sum(shard.rows for _, _, shard in manifest.shards()), tokens=tokens)
 
 
 def compare_recipes(a: Mapping[str, object], b: Mapping[str, object]) -> list[Change]:
@@ -338,15 +362,16 @@ def _describe_change(a: LaneDocuments, b: LaneDocuments, index_a: int, index_b: 
 
 def _compare_tokens(a: LaneDocuments, b: LaneDocuments, index_a: int, index_b: int) -> dict[str, Any]:
     (ids_a, mask_a), (ids_b, mask_b) = a.tokens(index_a), b.tokens(index_b)
-    position = _find_first_difference(ids_a.tolist(), ids_b.tolist())
-    part = "tokens"
-    if position is None:
-        part, position = LOSS_MASK, _find_first_difference(mask_a.tolist(), mask_b.tolist()) or 0
+    pairs = {"tokens": (ids_a.tolist(), ids_b.tolist()), LOSS_MASK: (mask_a.tolist(), mask_b.tolist())}
+    parts = [name for name, (left, right) in pairs.items() if left != right] or ["tokens"]
+    part = parts[0]
+    position = _find_first_difference(*pairs[part]) or 0
     start = max(0, position - 8)
     texts = [_decode(side.dataset, ids[start : position + 8]) for side, ids in ((a, ids_a), (b, ids_b))]
     found_ids = [int(ids[position]) if position < len(ids) else None for ids in (ids_a, ids_b)]
     return {
         "part": part,
+        "parts": parts,
         "position": position,
         "a": texts[0],
         "b": texts[1],
@@ -361,12 +386,26 @@ def _decode(dataset: Dataset, ids: NDArray[np.integer[Any]]) -> str:
 
 
 def _compare_columns(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    column = next((name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)), "")
+    parts = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    column = parts[0] if parts else ""
     texts = [value if isinstance(value, str) else repr(value) for value in (a.get(column), b.get(column))]
     position = _find_first_difference(texts[0], texts[1]) or 0
     start = max(0, position - _CONTEXT)
     shown = [text[start : position + _MAX_VALUE] for text in texts]
-    return {"part": column, "position": position, "a": shown[0], "b": shown[1]}
+    return {"part": column, "parts": parts, "position": position, "a": shown[0], "b": shown[1]}
+
+
+def show_glyphs(a: str, b: str) -> tuple[str, str]:
+    r"""Show white space as glyphs where two texts differ in nothing else; a reader would see them as equal.
+
+    >>> show_glyphs("a b\r\n", "a  b\n")
+    ('a·b␍␊', 'a··b␊')
+    >>> show_glyphs("a b", "a c")
+    ('a b', 'a c')
+    """
+    if a == b or _BLANK.sub("", a) != _BLANK.sub("", b):
+        return a, b
+    return a.translate(_GLYPHS), b.translate(_GLYPHS)
 
 
 def _find_first_difference(a: Any, b: Any) -> int | None:

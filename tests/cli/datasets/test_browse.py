@@ -41,8 +41,31 @@ def test_shards_records_and_inputs_that_differ_are_named(gristmill, dataset, pro
     said = gristmill("diff", dataset, project / "out", fails=1).out
     assert said.startswith("different: ")
     assert "train/web: 1 of 1 shards of A and 1 of 1 of B differ" in said
-    assert "only in A: " in said
     assert "data.jsonl: " in said.partition("input files:")[2]
+
+
+def test_a_difference_begins_with_its_size_and_its_cause(gristmill, tmp_path):
+    """Three documents change, one of them only in white space; one is added, and one removed."""
+    texts = [f"document {number} of some words" for number in range(20)]
+    for name, change in (("a", {}), ("b", {3: "document 3 of  some words", 5: "other words\r\n", 19: "new"})):
+        lines = [
+            {"text": change.get(n, text), "lang": "x" if n == 5 and change else "en"} for n, text in enumerate(texts)
+        ]
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[name == "b" :]))
+        (tmp_path / f"{name}.yaml").write_text(
+            f"output: {name}\nsources: {{web: {{read: data.jsonl}}}}\n"
+            f"steps: [length: {{min_chars: {2 + bool(change)}}}, write: {{format: jsonl}}]\n"
+        )
+        gristmill("run", f"{name}.yaml", "--backend", "serial", folder=tmp_path)
+    said = gristmill("diff", "a", "b", folder=tmp_path, fails=1).out
+    first, *_ = said.splitlines()
+    assert "20 → 19 records (-1)" in first
+    assert "3 changed, 1 removed" in first
+    places = [said.index(word) for word in ("min_chars: 2 in A, 3 in B", "3 documents changed", "1 document removed")]
+    assert places == sorted(places), "the cause, then what changed, then what is gone"
+    assert "text, lang: " in said
+    assert "of··some·words" in said
+    assert "document·5" not in said, "what differs in more than white space is shown as it is"
 
 
 def test_no_dataset_is_wrong_use(gristmill, dataset, tmp_path):

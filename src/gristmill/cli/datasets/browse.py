@@ -20,7 +20,14 @@ from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
 from gristmill.core.quantities import format_count
 from gristmill.pipeline.inspecting.viewing import open_collections
-from gristmill.report.differences import Change, ChangedRecord, Differences, LaneDifference, find_differences
+from gristmill.report.differences import (
+    Change,
+    ChangedRecord,
+    Differences,
+    LaneDifference,
+    find_differences,
+    show_glyphs,
+)
 from gristmill.report.view.rows import Rows
 from gristmill.runtime.process import block_pandas_import
 from gristmill.shards.dataset import open_dataset
@@ -149,20 +156,45 @@ def _print(differences: Differences) -> None:
     if differences.equal:
         print_lines(f"equal: both are {differences.hash_a}")
     else:
-        print_lines(f"different: {differences.hash_a} and {differences.hash_b}")
-    _print_changes("layout", differences.layout)
-    for lane in differences.lanes:
-        _print_lane(lane)
-    for title, changes in (
+        print_lines(f"different: {_summarize(differences)}")
+    made_by = (
         ("recipe", differences.recipe),
         ("versions", differences.versions),
         ("input files", differences.inputs),
-    ):
+        ("layout", differences.layout),
+    )
+    for title, changes in made_by:
         _print_changes(title, changes)
     if not (differences.equal or differences.recipe or differences.versions or differences.inputs):
         print_lines(
             "recipe, versions and input files are the same: a run depended on its environment, or one was edited"
         )
+    for lane in differences.lanes:
+        _print_lane(lane)
+    if not differences.equal:
+        print_lines(f"hashes: {differences.hash_a} and {differences.hash_b}")
+
+
+def _summarize(differences: Differences) -> str:
+    """Summarize in a sentence what has become more or less, and how many documents differ."""
+    a, b = differences.size_a, differences.size_b
+    parts = [_format_growth("record" if a.tokens is None else "row", a.records, b.records)]
+    if a.tokens is not None and b.tokens is not None:
+        parts.append(_format_growth("token", a.tokens, b.tokens))
+    compared = [lane for lane in differences.lanes if lane.is_compared]
+    counts = {
+        "changed": sum(lane.changed for lane in compared),
+        "added": sum(lane.only_in_b for lane in compared),
+        "removed": sum(lane.only_in_a for lane in compared),
+    }
+    documents = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+    if documents:
+        parts.append(f"documents: {documents}")
+    return "; ".join(parts)
+
+
+def _format_growth(word: str, a: int, b: int) -> str:
+    return format_count(a, word) if a == b else f"{a:,} → {format_count(b, word)} ({b - a:+,})"
 
 
 def _print_lane(lane: LaneDifference) -> None:
@@ -176,25 +208,28 @@ def _print_lane(lane: LaneDifference) -> None:
     if lane.is_reordered:
         print_lines("  the same documents, in another order or in other rows")
         return
-    parts = [
-        (lane.only_in_a, "only in A"),
-        (lane.only_in_b, "only in B"),
-        (lane.changed, "changed"),
-    ]
-    print_lines("  " + ", ".join(f"{format_count(count, 'document')} {words}" for count, words in parts if count))
-    for side, places in (("A", lane.examples_a), ("B", lane.examples_b)):
-        for place in places:
-            print_lines(f"  only in {side}: {to_one_line(place)}")
+    if lane.changed:
+        print_lines(f"  {format_count(lane.changed, 'document')} changed")
     for record in lane.records:
         _print_record(record)
+    for count, word, side, places in (
+        (lane.only_in_b, "added", "B", lane.examples_b),
+        (lane.only_in_a, "removed", "A", lane.examples_a),
+    ):
+        if count:
+            print_lines(f"  {format_count(count, 'document')} {word} (only in {side})")
+        for place in places:
+            print_lines(f"    {to_one_line(place)}")
 
 
 def _print_record(record: ChangedRecord) -> None:
-    what = "token" if record.part == "tokens" else "character"
     rows = f"row {record.row_a:,} of A, {record.row_b:,} of B"
-    print_lines(f"  changed: {to_one_line(record.place)} ({rows}), {record.part} from {what} {record.position:,} on")
-    for side, text, token in (("A", record.a, record.id_a), ("B", record.b, record.id_b)):
-        print_lines(f"    {side}: {to_one_line(text)}" + ("" if token is None else f"  (id {token})"))
+    print_lines(f"    {', '.join(map(to_one_line, record.parts))}: {to_one_line(record.place)} ({rows})")
+    unit = "token" if record.part in ("tokens", "loss_mask") else "character"
+    print_lines(f"      {to_one_line(record.part)} from {unit} {record.position:,} on")
+    texts = show_glyphs(record.a, record.b)
+    for side, text, token in zip("AB", texts, (record.id_a, record.id_b), strict=True):
+        print_lines(f"      {side}: {to_one_line(text)}" + ("" if token is None else f"  (id {token})"))
 
 
 def _print_changes(title: str, changes: list[Change]) -> None:
