@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from rich.cells import cell_len
 
-from gristmill.cli.tables import format_books, format_tokens, is_short, wrap, wrap_line
+from gristmill.cli.tables import format_books, format_tokens, is_short, print_table, wrap, wrap_line
 from gristmill.core.books import Account
 from gristmill.shards.manifest import Manifest
 from gristmill.shards.stored_files import Schema, Shard
@@ -135,6 +135,17 @@ def test_tokens_of_many_sources_are_a_table_that_adds_up():
         assert sum(int(row[column]) for row in cells[:-1]) == int(cells[-1][column])
     assert cells[-1][1:3] == [str(sum(range(100, 180))), str(sum(range(2, 82)))]
     assert all(cell_len(line) <= 50 for line in format_tokens(manifest, 50))
+
+
+@pytest.mark.parametrize("num_columns", [40, 60, 80])
+def test_names_and_heads_of_tables_are_never_broken(monkeypatch, capsys, num_columns):
+    monkeypatch.setenv("COLUMNS", str(num_columns))
+    name, heads = "max_ellipsis_word_ratio", ("rule", "threshold", "broken", "alone", "median")
+    print_table(heads, [(name, "0.3", "12,345", "67", "0.12"), ("花" * 20, "1", "2", "3", "4")])
+    lines = capsys.readouterr().out.splitlines()
+    words = " ".join(lines)
+    assert all(word in words for word in (name, "花" * 20, *heads[1:], "12,345"))
+    assert all(cell_len(line) <= num_columns for line in lines if "花" not in line)
 
 
 def test_paths_and_commands_stay_whole():

@@ -60,18 +60,37 @@ _CLEANING = {
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_words: int = 1) -> None:
-    """Print a table. The first `num_words` columns are words, the others are numbers."""
+    """Print a table. The first `num_words` columns are words, the others are numbers.
+
+    In a terminal that is too narrow for it, each row is a block of lines: a name that is broken cannot be read.
+    """
+    table = [[escape_controls(cell) for cell in row] for row in (columns, *rows)]
+    width = line_width(sys.stdout) or _WIDTH_OF_FILES
+    sizes = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    if sum(sizes) + 3 * len(sizes) > width:
+        _print_blocks(table, width, max(1, num_words))
+        return
     from rich.box import SIMPLE  # noqa: PLC0415  (a run prints its books without it)
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=SIMPLE, pad_edge=False)
+    shown = Table(box=SIMPLE, pad_edge=False)
     for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number < num_words else "right", overflow="fold")
+        shown.add_column(name, justify="left" if number < num_words else "right")
+    for row in table[1:]:
+        shown.add_row(*map(Text, row))
+    Console(width=width).print(shown)
+
+
+def _print_blocks(table: Sequence[Sequence[str]], width: int, num_words: int) -> None:
+    """Print each row as its words, and below them its numbers with the names of their columns."""
+    heads, *rows = table
     for row in rows:
-        table.add_row(*(Text(escape_controls(cell)) for cell in row))
-    Console(width=line_width(sys.stdout) or _WIDTH_OF_FILES).print(table)
+        words = "  ".join(filter(None, row[:num_words]))
+        numbers = [f"{head} {cell}" for head, cell in zip(heads[num_words:], row[num_words:], strict=True) if cell]
+        for line in [*wrap(words, width, breaks_words=num_words > 1), *wrap(f"  {', '.join(numbers)}", width)]:
+            echo(line)
 
 
 def print_books(books: Mapping[str, Sequence[Account]], *, details: bool = False, more: str | None = None) -> None:

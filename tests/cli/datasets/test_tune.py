@@ -35,6 +35,15 @@ def test_a_new_threshold_is_tried_written_and_run(gristmill, tmp_path):
     assert "min_words" in gristmill("explain", "recipe.yaml", place, folder=tmp_path).out
 
 
+def test_rules_that_remove_most_alone_come_first(gristmill, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("{min_words: 8}", "{min_words: 3, max_words: 15}"))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "word " * count}) + "\n" for count in range(1, 21)))
+    gristmill("run", "recipe.yaml", "--backend", "serial", folder=tmp_path)
+    shown = gristmill("tune", "out", folder=tmp_path).out
+    rules = [word[0] for line in shown.splitlines() if (word := line.split()) and word[0] in ("min_words", "max_words")]
+    assert rules[:2] == ["max_words", "min_words"]
+
+
 def test_the_cut_of_the_best_is_forecast(gristmill, tmp_path):
     steps = "  - scores: {min_words: 8, keep_scores: true}\n  - keep_best: {by: score_words, count: 3}\n"
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("  - scores: {min_words: 8}\n", steps))

@@ -98,7 +98,8 @@ def _parse_setting(setting: str) -> ThresholdChange:
 
 
 def _print_step(step: str, rules: list[RuleTuning]) -> None:
-    """Print the rules of a step in 80 columns."""
+    """Print the rules of a step, those first that remove most by themselves."""
+    rules = sorted(rules, key=lambda rule: (-rule.alone, -rule.broken))
     print_lines(f"  {step}, with the score at {', '.join(f'{share:.0%}' for share in QUANTILES[1:6:2])} of documents")
     print_table(
         ("rule", "threshold", "broken", "alone", *(f"{share:.0%}" for share in QUANTILES[1:6:2])),
