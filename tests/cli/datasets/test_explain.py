@@ -1,5 +1,13 @@
 import json
 
+import pytest
+from gristmill_testing.small_tokenizers import trained
+
+from gristmill.cli.datasets.explain import print_pair
+from gristmill.core.quantities import count_cells
+from gristmill.pipeline.inspecting.trace import RemovedDocument
+from gristmill.shards.dataset import Origin, open_dataset
+
 
 def test_shows_scores_rules_and_where_it_leaves(gristmill, project):
     shown = gristmill("explain", "recipe.yaml", "data.jsonl:7", "--set", "steps=[gopher_quality]", folder=project).out
@@ -7,6 +15,62 @@ def test_shows_scores_rules_and_where_it_leaves(gristmill, project):
     assert "FAILS" in shown
     assert "min_stop_words" in shown
     assert "it leaves the recipe at gopher_quality" in shown
+
+
+def test_the_verdict_comes_first_and_later_steps_are_not_shown(gristmill, project):
+    change = ("--set", "steps=[length: {min_chars: 5}, gopher_quality]")
+    shown = gristmill("explain", "recipe.yaml", "data.jsonl:7", *change, folder=project).out
+    assert shown.splitlines()[0] == "it leaves the recipe at length"
+    assert "gopher_quality" not in shown
+    assert "1 later step" in shown
+    found = json.loads(gristmill("explain", "recipe.yaml", "data.jsonl:7", *change, "--json", folder=project).out)
+    assert [step["step"] for step in found["steps"]] == ["length", "gopher_quality"]
+
+
+@pytest.mark.parametrize("num_columns", [80, 120])
+def test_columns_of_wide_characters_are_straight(monkeypatch, capsys, num_columns):
+    monkeypatch.setenv("COLUMNS", str(num_columns))
+    origin = Origin("web", "a.jsonl", 0, 0)
+    texts = ["花间集 赵崇祚 " * 40, "한국어 문장 words " * 30]
+    print_pair(
+        RemovedDocument(
+            origin=origin,
+            reason="near_duplicate",
+            similarity=0.9,
+            is_estimate=False,
+            text=texts[0],
+            survivor=origin,
+            survivor_text=texts[1],
+        )
+    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if " ≠ " in line]
+    assert len(lines) > 5
+    assert {count_cells(line.partition(" ≠ ")[0]) for line in lines} == {(num_columns - 3) // 2}
+    assert max(map(count_cells, lines)) <= num_columns
+
+
+def test_a_chat_is_shown_as_it_is_rendered(gristmill, tmp_path):
+    """The examples that become rows: the text between the marks is what the dataset's loss mask trains."""
+    trained(tmp_path / "t")
+    turns = [("user", "Hi, 花?"), ("assistant", "First answer."), ("user", "And?"), ("assistant", "Second answer.")]
+    chat = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(chat) + "\n")
+    (tmp_path / "recipe.yaml").write_text(
+        "output: out\nsources: {web: {read: a.jsonl}}\n"
+        "steps: [render: {template: chatml}, tokenize: {tokenizer: t}, pack: {row_length: 256}]\n"
+    )
+    shown = gristmill("explain", "recipe.yaml", "a.jsonl", folder=tmp_path).out
+    assert "⟦First answer." in shown
+    assert "⟦Second answer." in shown
+    assert "⟦And" not in shown
+    [example] = json.loads(gristmill("explain", "recipe.yaml", "a.jsonl", "--json", folder=tmp_path).out)["examples"]
+    gristmill("run", "recipe.yaml", "--backend", "serial", folder=tmp_path)
+    dataset = open_dataset(tmp_path / "out")
+    assert [text for text, is_trained in example["spans"] if is_trained] == [
+        text for text, is_trained in dataset.spans(0) if is_trained
+    ]
+    amounts = dataset.manifest.amounts()["web"]
+    assert (example["tokens"], example["trained_tokens"]) == (amounts.tokens, amounts.trained_tokens)
 
 
 def test_json(gristmill, project):
@@ -17,7 +81,7 @@ def test_json(gristmill, project):
 
 
 def test_records_are_numbered_from_0_everywhere(gristmill, project, dataset):
-    assert gristmill("explain", "recipe.yaml", "data.jsonl", folder=project).out.startswith("record 0 of ")
+    assert "\nrecord 0 of " in gristmill("explain", "recipe.yaml", "data.jsonl", folder=project).out
     for command, number in (("trace", 0), ("trace", -37), ("inspect", "-n1")):
         assert "record 0\n" in gristmill(command, dataset, number).out
     for command in ("explain", "trace", "inspect"):

@@ -7,7 +7,6 @@ the one kept in its place are shown side by side where the terminal is wide enou
 import json
 import re
 import shutil
-import textwrap
 from dataclasses import asdict
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -17,11 +16,20 @@ import msgspec
 
 from gristmill.cli.options import dataset_argument, json_option, recipe_argument
 from gristmill.cli.printing import echo, format_short_number, print_json, to_one_line
-from gristmill.cli.tables import print_lines, summary_width
+from gristmill.cli.tables import print_lines, summary_width, wrap
+from gristmill.core.checks import escape_controls
 from gristmill.core.errors import UsageError
+from gristmill.core.quantities import count_cells, format_count
 from gristmill.core.step import Finding
 from gristmill.engine.progress import Activity
-from gristmill.pipeline.inspecting.explain import Explanation, StepOutcome, explain
+from gristmill.pipeline.inspecting.explain import (
+    DROPPED,
+    QUARANTINED,
+    ChatExample,
+    Explanation,
+    StepOutcome,
+    explain,
+)
 from gristmill.pipeline.inspecting.trace import (
     RemovedDocument,
     Trace,
@@ -37,6 +45,9 @@ from gristmill.storage.stores.credentials import name_bucket
 
 _MAX_CHARS = 4000
 _MAX_LINES = 40
+_MAX_TRAINED = 1600
+_MAX_UNTRAINED = 600
+"""The longest pieces of a rendered chat, in characters."""
 _MIN_WIDTH = 80
 
 
@@ -83,19 +94,44 @@ def _parse_place(place: str) -> tuple[str, int]:
 
 
 def _print(explanation: Explanation) -> None:
+    """Print the verdict, the record, and the steps up to the one where it leaves."""
+    echo(_describe_end(explanation))
     echo(
         f"record {explanation.number} of {explanation.file}, source {explanation.source}, "
         f"position {explanation.position:,}"
     )
     for name, value in explanation.record.items():
         print_lines(f"  {to_one_line(name)}: {to_one_line(value)}", breaks_words=True)
-    for outcome in explanation.steps:
+    for number, outcome in enumerate(explanation.steps, 1):
         reason = f" as {to_one_line(outcome.reason)}" if outcome.reason else ""
         echo(f"{outcome.step}: {outcome.outcome}{reason}")
         _print_findings(outcome)
+        if outcome.counts:
+            counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in outcome.counts.items())
+            print_lines(f"  counted: {counts}")
+        if outcome.outcome in (DROPPED, QUARANTINED):
+            if later := len(explanation.steps) - number:
+                echo(f"{format_count(later, 'later step')} not shown; --json has what they would do")
+            break
+    for number, example in enumerate(explanation.examples, 1):
+        _print_example(example, number, len(explanation.examples))
     if explanation.removed is not None:
         print_pair(explanation.removed)
-    echo(_describe_end(explanation))
+
+
+def _print_example(example: ChatExample, number: int, num_examples: int) -> None:
+    """Print an example of a chat, its trained text in brackets; long text is cut in its middle."""
+    facts = [f"example {number} of {num_examples}"] if num_examples > 1 else ["rendered"]
+    if example.tokens is not None:
+        facts.append(f"{example.tokens:,} tokens, {example.trained_tokens:,} of them trained")
+    facts += [f"split {example.split}"] if example.split else []
+    echo(f"{', '.join(facts)}; trained text is in ⟦ ⟧:")
+    for text, is_trained in example.spans:
+        half = (_MAX_TRAINED if is_trained else _MAX_UNTRAINED) // 2
+        cut = f"{text[:half]}… ({len(text) - 2 * half:,} characters) …{text[-half:]}" if len(text) > 2 * half else text
+        shown = escape_controls(cut)
+        click.echo(click.style(f"⟦{shown}⟧", fg="green") if is_trained else shown, nl=False)
+    echo()
 
 
 def _describe_end(explanation: Explanation) -> str:
@@ -111,14 +147,15 @@ def _print_findings(outcome: StepOutcome) -> None:
     if not outcome.findings:
         return
     rows = [_format_row(finding) for finding in outcome.findings]
-    names, values, thresholds = (max(len(row[column]) for row in rows) for column in (1, 2, 3))
+    names, values, thresholds = (max(count_cells(row[column]) for row in rows) for column in (1, 2, 3))
     names = min(names, summary_width() - values - thresholds - 12)
     for word, name, value, threshold in rows:
         line = f"  {word:<5} {name}"
-        if len(name) > names:  # a long name gets its own line
+        if count_cells(name) > names:  # a long name gets its own line
             echo(line)
             line = ""
-        echo(f"{line:<{names + 8}}  {value:>{values}}  {threshold}".rstrip())
+        fill = " " * (names + 8 - count_cells(line) + 2 + values - count_cells(value))
+        echo(f"{line}{fill}{value}  {threshold}".rstrip())
 
 
 def _format_row(finding: Finding) -> tuple[str, str, str, str]:
@@ -227,9 +264,12 @@ def print_pair(document: RemovedDocument) -> None:
             echo(f"  {_format_text(text)}")
         return
     column = (width - 3) // 2
-    columns = [textwrap.wrap(_format_text(text), column) for text in (document.text, document.survivor_text)]
+    columns = [
+        wrap(_format_text(text), column, indent="", breaks_words=True)
+        for text in (document.text, document.survivor_text)
+    ]
     for left, right in islice(zip_longest(*columns, fillvalue=""), _MAX_LINES):
-        echo(f"{left:<{column}} {'|' if left == right else '≠'} {right}")
+        echo(f"{left}{' ' * (column - count_cells(left))} {'|' if left == right else '≠'} {right}")
 
 
 def _place(origin: Origin) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from gristmill.core.checks import find_nearest
 from gristmill.core.errors import UsageError
-from gristmill.core.records import ORIGIN, RECORD, SPLIT
+from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
 from gristmill.core.step import Finding, find_untrusted_template
 from gristmill.pipeline.inspecting.find import find_record
 from gristmill.pipeline.inspecting.trace import RemovedDocument, find_removed_parts
@@ -31,7 +32,7 @@ from gristmill.steps.edit_columns import put_columns
 from gristmill.storage.locations import parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from gristmill.core.recipe import Recipe
     from gristmill.core.records import QuarantinedRecord, SourceFile, StepResult
@@ -57,6 +58,19 @@ class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     outcome: str
     reason: str = ""
     findings: list[Finding] = []
+    counts: dict[str, int] = {}
+    """Other things that the step counted, such as the tokens that it cut."""
+
+
+class ChatExample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of the examples that `render` makes of a chat."""
+
+    spans: list[tuple[str, bool]]
+    """Its text in pieces, each with whether it is trained."""
+    tokens: int | None = None
+    """None: no step counts them, or one has dropped some of the examples."""
+    trained_tokens: int | None = None
+    split: str | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +87,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The first step that drops or quarantines it; None: it stays to the end, as far as is known."""
     is_certain: bool = True
     """Whether every step up to there has been tried: what a barrier decides depends on the other records."""
+    examples: list[ChatExample] = []
+    """Of a chat: what it is rendered to."""
     removed: RemovedDocument | None = None
     """The entry of the finished dataset, if `deduplicate` has removed the record there."""
 
@@ -131,7 +147,7 @@ def explain(
             leaves_at="read",
         )
     removals = _find_known_removals(plan, Origin(source.name, file.path, position, 0))
-    outcomes = _try_all_steps(source, batch, recipe.seed, removals)
+    outcomes, examples = _try_all_steps(source, batch, recipe.seed, removals)
     words = [outcome.outcome for outcome in outcomes]
     end = next((index for index, word in enumerate(words) if word in (DROPPED, QUARANTINED)), None)
     return Explanation(
@@ -142,9 +158,14 @@ def explain(
         record=_record_values(batch),
         steps=outcomes,
         leaves_at=None if end is None else outcomes[end].step,
+        examples=examples,
         is_certain=not {NOT_KNOWN, NOT_TRIED} & set(words[:end]),
         removed=next((document for parts in removals.removed for document in parts.values()), None),
     )
+
+
+Trials = tuple[list[StepOutcome], list[ChatExample]]
+"""The outcome of each step, and the examples of a chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,42 +257,72 @@ def _read_record(
     return None
 
 
-def _try_all_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _KnownRemovals) -> list[StepOutcome]:
+def _try_all_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _KnownRemovals) -> Trials:
     """Send the record through every step; in a worker with limits if one of them runs an untrusted template."""
     arguments = source, batch, seed, removals
     steps = [step for stage in source.stages for step in stage.steps]
     templates = [*filter(None, map(find_untrusted_template, steps))]
     if not templates:
-        return list(_try_steps(*arguments))
-    outcomes: list[StepOutcome] = run_with_limits(
-        lambda arguments: list(_try_steps(*arguments)), arguments, templates[0], steps=steps
-    )
-    return outcomes
+        return _try_steps(*arguments)
+    trials: Trials = run_with_limits(lambda arguments: _try_steps(*arguments), arguments, templates[0], steps=steps)
+    return trials
 
 
-def _try_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _KnownRemovals) -> Iterator[StepOutcome]:
+def _try_steps(source: SourcePlan, batch: pa.RecordBatch, seed: int, removals: _KnownRemovals) -> Trials:
+    outcomes: list[StepOutcome] = []
+    examples: list[ChatExample] = []
     num_deduplicated = 0
     is_there = True
     for stage in source.stages:
         for step in stage.steps:
             missing = [name for name in step.columns_needed() if name not in batch.schema.names]
             if missing:
-                yield StepOutcome(step=step.name, outcome=NOT_TRIED)
+                outcomes.append(StepOutcome(step=step.name, outcome=NOT_TRIED))
                 continue
             outcome, batch = _try_step(step, batch, seed)
             is_there &= outcome.outcome in (KEPT, CHANGED)
+            if is_there:
+                examples = _list_examples(batch, examples)
             if not step.traits.is_added_by_plan:
-                yield outcome
+                outcomes.append(outcome)
         if stage.global_step is not None and stage.global_step.traits.lists_removals:
             outcome = removals.find_outcome(num_deduplicated, stage.global_step.name, batch, is_there=is_there)
             num_deduplicated += 1
             is_there &= outcome.outcome in (KEPT, CHANGED)
-            yield outcome
+            outcomes.append(outcome)
         elif stage.global_step is not None and not stage.global_step.traits.is_added_by_plan:
-            yield StepOutcome(step=stage.global_step.name, outcome=NOT_KNOWN)
+            outcomes.append(StepOutcome(step=stage.global_step.name, outcome=NOT_KNOWN))
         if stage.global_step is not None:
             sample_step = stage.global_step.sample_step()
             batch = batch if sample_step is None else sample_step.apply(batch, seed).batch
+    return outcomes, examples
+
+
+def _list_examples(batch: pa.RecordBatch, examples: list[ChatExample]) -> list[ChatExample]:
+    """List the examples of a chat after a step: their text once it is rendered, their tokens once they are counted."""
+    names, rows = batch.schema.names, batch.to_pylist()
+    if TRAINED in names and TEXT in names:
+        return [ChatExample(spans=_mark_trained(row[TEXT], row[TRAINED] or []), split=row.get(SPLIT)) for row in rows]
+    if LOSS_MASK not in names or len(rows) != len(examples):
+        return examples
+    return [
+        msgspec.structs.replace(
+            example, tokens=len(row[INPUT_IDS]), trained_tokens=sum(row[LOSS_MASK]), split=row.get(SPLIT)
+        )
+        for example, row in zip(examples, rows, strict=True)
+    ]
+
+
+def _mark_trained(text: str, places: Sequence[int]) -> list[tuple[str, bool]]:
+    """Cut a text at the byte ranges that are trained.
+
+    >>> _mark_trained("Hé: yes.", [5, 8])
+    [('Hé: ', False), ('yes', True), ('.', False)]
+    """
+    data = text.encode()
+    ends = [0, *places, len(data)]
+    pieces = [(data[start:end].decode(), number % 2 == 1) for number, (start, end) in enumerate(pairwise(ends))]
+    return [piece for piece in pieces if piece[0]]
 
 
 def _try_step(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepOutcome, pa.RecordBatch]:
@@ -282,7 +333,8 @@ def _try_step(step: LocalStep, batch: pa.RecordBatch, seed: int) -> tuple[StepOu
     result: StepResult = kernel.apply(batch, seed)
     if result.batch.num_rows:
         word = KEPT if _record_values(result.batch) == _record_values(batch) else CHANGED
-        return StepOutcome(step=step.name, outcome=word, findings=findings), result.batch
+        counts = {name: count for name, count in result.counters.items() if count}
+        return StepOutcome(step=step.name, outcome=word, findings=findings, counts=counts), result.batch
     if result.quarantined:
         word, reason = QUARANTINED, f"{result.quarantined[0].reason}: {result.quarantined[0].message}"
     else:
