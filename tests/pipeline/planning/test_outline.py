@@ -63,8 +63,11 @@ def test_of_notes_that_differ_in_their_numbers_the_largest_are_printed(tmp_path)
     sources = _sources(outline, {f"s{n}": (f"{n}.5% of 1,000 are lost",) for n in range(30)})
     notes = _list_notes(replace(outline, sources=sources))
     assert [note.partition("%")[0] for note in notes[:3]] == ["s29: 29.5", "s28: 28.5", "s27: 27.5"]
-    assert "27 sources" in notes[3]
+    assert "27 other sources" in notes[3]
     assert len(_list_notes(replace(outline, sources=sources), details=True)) == 30
+    languages = (["de"], ["de", "fr"], ["bn", "de", "fr", "zh"], ["zh"], ["ar", "zh"])
+    notes = {f"s{n}": (f"no table for {', '.join(words)} ({n} of 20 records)",) for n, words in enumerate(languages)}
+    assert len(_list_notes(replace(outline, sources=_sources(outline, notes)))) == 4
 
 
 def test_a_source_is_a_line_of_a_table_with_estimates(tmp_path):

@@ -43,6 +43,9 @@ _WORKERS_SHARE = 0.8
 _ENGINE_NOTE = "engine "
 """How notes begin that say which implementation was chosen, and why."""
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_VARIABLE = re.compile(r"\b(?:\d[\d,.]*|[a-z]{2,3})\b")
+"""A number or a language; short words too, which are the same in notes of one kind."""
+_LIST = re.compile(r"#(?:, #)+(?: # # more)?")
 _MAX_ALIKE = 3
 _MAX_SOURCES = 20
 _TABLE_WIDTH = 76
@@ -210,7 +213,7 @@ def estimate_written_bytes(num_bytes: int, format: str, *, compressed: bool) -> 
 def group_notes(sources: Sequence[SourceOutline], *, details: bool) -> list[str]:
     """List the notes of all sources, each with the sources that it is about. `details` has those on engines too.
 
-    Of more than three that differ only in their numbers, those with the largest numbers are listed.
+    Of more than three that differ only in numbers or languages, those with the largest numbers are listed.
     """
     names: dict[str, list[str]] = {}
     for source in sources:
@@ -219,7 +222,7 @@ def group_notes(sources: Sequence[SourceOutline], *, details: bool) -> list[str]
                 names.setdefault(note, []).append(source.name)
     alike: dict[str, list[str]] = {}
     for note in names:
-        alike.setdefault(_NUMBER.sub("#", note), []).append(note)
+        alike.setdefault(_LIST.sub("#", _VARIABLE.sub("#", note)), []).append(note)
     lines = []
     for notes in alike.values():
         shown = notes
@@ -228,7 +231,7 @@ def group_notes(sources: Sequence[SourceOutline], *, details: bool) -> list[str]
         lines += [f"{_name_sources(names[note], len(sources))}{note}" for note in shown]
         others = sum(len(names[note]) for note in notes) - sum(len(names[note]) for note in shown)
         if others:
-            lines.append(f"the same with smaller numbers in {format_count(others, 'source')} (-v lists them)")
+            lines.append(f"similar for {format_count(others, 'other source')} (-v lists them)")
     return lines
 
 
