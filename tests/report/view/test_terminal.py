@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill.pipeline.inspecting.viewing import open_collections
 from gristmill.report.view.describe import encode_line, make_lines, measure, wrap
-from gristmill.report.view.terminal import Screen, split_keys
+from gristmill.report.view.terminal import HELP, Screen, split_keys
 from gristmill.shards.dataset import open_dataset
 
 
@@ -56,6 +56,8 @@ def test_keys(mixed_rows):
     assert "not found" in show(screen)
     type_in(screen, "fsplit=validation")
     assert f"1 of {len(dataset.split('validation'))}" in show(screen)
+    type_in(screen, "fsorce=books")
+    assert 'did you mean "source"?' in screen.message
     type_in(screen, "fscore=nonsense:1:2")
     assert "score" in screen.message
     type_in(screen, "f")
@@ -111,6 +113,23 @@ def test_lines_hold_the_text_and_fit(segments, width):
         assert not re.search(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", codes)
     plain = [(text, style) for text, style in segments if text.isalnum()]
     assert "".join(text for line in wrap(plain, width) for text, _ in line) == "".join(text for text, _ in plain)
+
+
+def test_keys_are_listed_in_80_columns_and_explained(mixed_rows):
+    assert sum(map(measure, HELP)) <= 80
+    screen = Screen(open_collections([mixed_rows]), 80, 20)
+    before = show(screen)
+    screen.press("?")
+    for key in ("q ", "/ ", "f ", "s ", "tab ", "g "):
+        assert any(line.startswith(key) for line in show(screen).splitlines())
+    screen.press("q")
+    assert (show(screen), screen.is_closed) == (before, False)
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=9), max_size=20), st.integers(9, 30))
+def test_words_are_not_cut_at_the_edge(words, width):
+    lines = ["".join(text for text, _ in line) for line in wrap([(" ".join(words), "plain")], width)]
+    assert " ".join(lines).split() == words
 
 
 @given(st.text(max_size=30), st.text(min_size=1, max_size=3), st.lists(st.integers(0, 30), max_size=4))

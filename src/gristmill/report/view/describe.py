@@ -10,6 +10,7 @@ can move the cursor or change the window's title.
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from difflib import SequenceMatcher
@@ -166,23 +167,40 @@ def measure(character: str) -> int:
 
 
 def wrap(segments: Iterable[Segment], width: int) -> list[Line]:
-    """Break styled text into lines of at most this many columns."""
-    lines: list[Line] = [[]]
-    column = 0
+    """Break styled text into lines of at most this many columns, before a word if it fits on a line.
+
+    >>> ["".join(text for text, _ in line) for line in wrap([("one tw", "plain"), ("o three花花", "token")], 8)]
+    ['one two', 'three花', '花']
+    """
+    lines: list[Line] = []
+    line: Line = []
+    """Its characters, each with a style."""
+    column = word = 0
     for text, style in segments:
-        piece = ""
         for character in make_printable(text):
-            size = 0 if character == "\n" else measure(character)
-            if character == "\n" or column + size > width:
-                lines[-1].append((piece, style))
-                lines.append([])
-                piece, column = "", 0
-            if character != "\n":
-                piece += character
-                column += size
-        if piece:
-            lines[-1].append((piece, style))
-    return lines
+            if character == "\n":
+                lines.append(_join_styles(line))
+                line, column, word = [], 0, 0
+                continue
+            size = measure(character)
+            if column + size > width:
+                # A wide character is a word by itself, and the space between two lines is not shown.
+                first = word if size == 1 and character != " " and word else len(line)
+                lines.append(_join_styles(line[:first]))
+                line, word = line[first:], 0
+                column = sum(measure(char) for char, _ in line)
+                if character == " ":
+                    continue
+            line.append((character, style))
+            column += size
+            if character == " " or size == 2:
+                word = len(line)
+    return [*lines, _join_styles(line)]
+
+
+def _join_styles(characters: Line) -> Line:
+    groups = itertools.groupby(characters, lambda pair: pair[1])
+    return [("".join(character for character, _ in group), style) for style, group in groups]
 
 
 def make_lines(row: dict[str, Any], width: int, pattern: re.Pattern[str] | None = None) -> list[Line]:

@@ -17,6 +17,7 @@ import tty
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
+from gristmill.core.checks import find_nearest
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.report.view.describe import encode_line, make_lines, make_printable, measure, wrap
 from gristmill.report.view.page_requests import describe_safely, get_number, read_filters
@@ -29,7 +30,19 @@ if TYPE_CHECKING:
     from gristmill.report.view.rows import Rows, StepRow
 
 
-HELP = "q quit  ↑↓ scroll  ←→ row  space page  g row  / search  n next  f filter  s step  tab show"
+HELP = "q quit  ↑↓ scroll  ←→ row  / search  f filter  tab other rows  ? all keys"
+_ALL_KEYS = """\
+q          leave
+↑ ↓ j k    scroll by a line; space and b, or page keys: by a screen
+← →        the row before, the next row; home and end: the first, the last
+g          go to a row by its number, or to a document by its origin
+/          search for text (re:… an expression, id:… a token); n: the next hit
+f          filter: split=train source=web reason=… score=name:low:high; empty: all rows
+s          the rows of a step of training: its number, rows a rank, ranks
+tab        show other rows of this dataset: kept, dropped, quarantined
+?          these keys; any key leads back
+"""
+_FILTERS = ("split", "source", "reason", "score")
 _PROMPTS = {
     "/": "search (re:… for an expression, id:… for a token): ",
     "g": "row: ",
@@ -63,6 +76,7 @@ class Screen:
         self.message = ""
         self._prompt: tuple[str, str] | None = None
         self._query = ""
+        self._shows_keys = False
         self._show(0)
 
     def _show(self, number: int) -> None:
@@ -92,13 +106,13 @@ class Screen:
 
     def draw(self) -> list[Line]:
         """Make all lines of the screen."""
-        body: list[Line] = []
+        body: list[Line] = wrap([(_ALL_KEYS, "plain")], self.width) if self._shows_keys else []
         room = max(0, self.height - 2)
         position, offset = self._position, self._offset
-        while len(body) < room and position < self.total:
+        while not self._shows_keys and len(body) < room and position < self.total:
             body += self._read_lines(position)[offset:]
             position, offset = position + 1, 0
-        if not self.total:
+        if not (self.total or self._shows_keys):
             body = wrap([(self.rows.note or "there are no rows", "quiet")], self.width)
         body = body[:room] + [[] for _ in range(room - len(body))]
         title = wrap([(self._make_title(), "bar")], self.width)[0]
@@ -153,6 +167,9 @@ class Screen:
             self._edit(key)
             return
         self.message = ""
+        if self._shows_keys:
+            self._shows_keys = False
+            return
         page = max(1, self.height - 3)
         actions: dict[str, Callable[[], None]] = {
             "q": self._close, "ctrl-c": self._close,
@@ -165,7 +182,9 @@ class Screen:
             "G": lambda: self._go_to(self.total - 1),
             "n": lambda: self._search(1), "tab": lambda: self._show((self._number + 1) % len(self._collections)),
         }  # fmt: skip
-        if key in _PROMPTS:
+        if key == "?":
+            self._shows_keys = True
+        elif key in _PROMPTS:
             self._prompt = (key, "")
         elif key in actions:
             self._try(actions[key])
@@ -217,7 +236,13 @@ class Screen:
         self._go_to(self._selection.find(number))
 
     def _filter(self, text: str) -> None:
-        self._filters = read_filters(parse_qs(text.replace(" ", "&")))
+        words = parse_qs(text.replace(" ", "&"), keep_blank_values=True)
+        for name in words:
+            if name not in _FILTERS:
+                nearest = find_nearest(name, _FILTERS)
+                advice = f'did you mean "{nearest}"?' if nearest else f"there are {', '.join(_FILTERS)}"
+                raise UsageError(f'no filter "{name}": {advice}')
+        self._filters = read_filters(words)
         self._step = None
         self._choose()
 
