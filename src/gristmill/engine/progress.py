@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from gristmill.core.checks import escape_controls
-from gristmill.core.quantities import format_duration
+from gristmill.core.quantities import format_bytes, format_duration
 from gristmill.engine.machine import read_process_bytes, read_process_cpu_seconds
 from gristmill.engine.worker.pickling import DeferredInterrupt
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _QUIET_SECONDS = 0.5
+_RATE_CELLS, _LEFT_CELLS = 12, 15
+"""Room for `123,456.7/s` or `999.9 MB/s`, and for `59 min 59 s left`."""
 _ERASE = "\r\x1b[K"
 
 
@@ -200,6 +202,12 @@ def summarize(observer: Observer) -> str:
 
 
 def _format_done(observer: Observer) -> str:
+    """Format how much is done: of the bytes where they are known (`189/309 MB`), else of the items."""
+    if observer.num_bytes:
+        total, unit = format_bytes(observer.num_bytes).split(" ")
+        scale = float(total.replace(",", "")) / observer.num_bytes
+        done = min(observer.counts.get("bytes", 0), observer.num_bytes) * scale
+        return f"{done:,.1f}/{total} {unit}" if unit != "bytes" else f"{done:,.0f}/{total} {unit}"
     return f"{observer.num_done:,}/{observer.total:,}" if observer.total else f"{observer.num_done:,}"
 
 
@@ -208,11 +216,18 @@ def _format_details(observer: Observer, max_characters: int | None) -> str:
     if observer.num_bytes and not observer.counts:
         return "starting workers"
     seconds, fraction = observer.seconds_since_ready or observer.seconds, observer.fraction
-    num_counted = observer.counts.get("records", 0) if observer.num_bytes else observer.num_done
+    num_counted = observer.counts.get("bytes", 0) if observer.num_bytes else observer.num_done
     rate = num_counted / seconds if seconds else 0.0
-    texts = [f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"]
+    if observer.num_bytes:
+        texts = [f"{format_bytes(int(rate))}/s"]
+    else:
+        texts = [f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"]
     if fraction and fraction < 1:
         texts.append(f"{format_duration(seconds * (1 - fraction) / fraction)} left")
+    if max_characters is not None:  # on a terminal the columns stay where they are
+        texts = [f"{text:>{size}}" for text, size in zip(texts, (_RATE_CELLS, _LEFT_CELLS), strict=False)]
+        if sum(map(len, texts)) + 2 > max_characters:
+            texts = [text.strip() for text in texts]
     if observer.num_failed:
         texts.append(f"{observer.num_failed:,} failed")
     if observer.num_deaths:

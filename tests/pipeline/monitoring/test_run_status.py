@@ -19,7 +19,7 @@ def run(tmp_path_factory):
     (folder / "in.jsonl").write_text("".join(json.dumps({"text": f"text {n % 40}"}) + "\n" for n in range(50)))
     recipe = Recipe(
         sources={"web": steps.Read(read=str(folder / "in.jsonl"))},
-        steps=[steps.Deduplicate(kind="exact"), steps.Length(min_chars=1), steps.Write(format="jsonl")],
+        steps=[steps.Deduplicate(kind="exact"), steps.Length(min_chars=7), steps.Write(format="jsonl")],
         output=str(folder / "out"),
     )
     result = gm.run(recipe, backend="serial", progress=False, events=folder / "events.jsonl")
@@ -34,6 +34,7 @@ def test_the_replay_ends_where_the_run_did(run):
     assert jobs["stage 1 of 2"].counts["records"] == accounts["read"].records_in == 50
     assert (last.job, last.done, last.total) == ("stage 2 of 2", 1, 1)
     assert last.counts["records"] == accounts["length"].records_in == 40
+    assert last.counts["dropped"] == accounts["length"].dropped.total() == 10
     times = [status.written for status in read_replay(path)]
     assert times == sorted(times)
 

@@ -6,6 +6,7 @@ import this module first. It imports what they need and no more: each import is 
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,8 @@ class _SliceRun:
         self._reader = SliceReader(stage, task, context, self._books.entry)
         self._observers: list[SliceObserver] = []
         """None in a trial, which leaves nothing."""
+        self._lost: Counter[str] = Counter()
+        """The records of a cell that are gone, for those who watch the run."""
 
     def run(self) -> SliceResult:
         # No file has its name before its commit, so a task that fails or is killed leaves nothing that counts. Files
@@ -94,8 +97,10 @@ class _SliceRun:
                 self._begin_cell()
                 for observer in self._observers:
                     observer.after_read(self._task.source, cell)
-                self._context.count(records=cell.rows.num_rows)
+                self._lost.clear()
+                self._lost["quarantined"] += sum(bad.num_records for bad in cell.quarantined)
                 records = self._apply_steps_in_pieces(cell.records)
+                self._context.count(records=cell.rows.num_rows, **+self._lost)
                 sink.add(records.batch if output.needs_text else records.rows)
                 for observer in self._observers:
                     observer.end_cell()
@@ -169,6 +174,8 @@ class _SliceRun:
                 file = error.context.get("file")
                 path = self._reader.paths.get(file, self._task.source) if isinstance(file, int) else self._task.source
                 raise ParityError(f"{path}: {error.message}", help=error.help, **error.context) from None
+            self._lost["dropped"] += sum(applied.dropped.values())
+            self._lost["quarantined"] += len(applied.quarantined)
             for observer in self._observers:
                 observer.after_step(place, records, applied)
             records = applied.records
