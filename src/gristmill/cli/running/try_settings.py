@@ -158,6 +158,7 @@ def _describe_bench(bench: Bench, recipe: str, overrides: Sequence[str]) -> dict
         **described,
         "best": None if best is None else msgspec.to_builtins(best.setting),
         "flags": bench.flags,
+        "is_noise": bench.is_noise,
         "command": f"{format_command('run', recipe, overrides)} {shlex.join(bench.flags)}".rstrip(),
         "bottleneck": bench.bottleneck,
         "is_rough": bench.is_rough,
@@ -204,6 +205,9 @@ def _print_bench(bench: Bench, recipe: str, overrides: Sequence[str]) -> None:
     print_wrapped(f"limit: {bench.bottleneck}")
     if len(bench.measurements) == 1 < bench.num_settings and not bench.was_interrupted:
         print_wrapped("recommended: nothing yet, with one setting measured; give it more time: --seconds")
+        return
+    if bench.is_noise:
+        print_wrapped("recommended: nothing, other programs used the CPUs meanwhile; measure again when they rest")
         return
     echo(f"recommended: {format_command('run', recipe, overrides)} {shlex.join(bench.flags)}".rstrip())
 

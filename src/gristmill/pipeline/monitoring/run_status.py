@@ -112,6 +112,10 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     parent_cpu_share: float | None = None
     load: float = 0.0
     """The load of the machine over the last minute."""
+    cpu_pressure: float | None = None
+    """The share of the last ten seconds in which some task of the machine waited for a CPU; None: not known."""
+    io_pressure: float | None = None
+    """The same for disks."""
     num_cpus: int = 0
     memory_limit: int = 0
     memory_available: int = 0

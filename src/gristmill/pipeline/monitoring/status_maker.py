@@ -40,6 +40,8 @@ _SHORT_MEMORY = 0.1
 _STALL_SECONDS = 60.0
 _BUSY_CPU = 0.7
 """A worker that uses less of a CPU than this is waiting for something."""
+_PRESSURE = 0.2
+"""The share of time that tasks wait for a CPU, from which on other work slows a run."""
 _STORE_WAIT = 0.25
 """The share of their time that tasks wait for a store, from which on it is what slows them."""
 _STRAGGLER_SECONDS = 2.0
@@ -120,6 +122,8 @@ class StatusMaker:
                 for job in self._stopwatch.jobs
             ],
             load=round(os.getloadavg()[0], 2),
+            cpu_pressure=machine.read_pressure("cpu"),
+            io_pressure=machine.read_pressure("io"),
             num_cpus=len(machine.find_usable_cpus()),
             memory_limit=machine.read_memory_limit(),
             memory_available=machine.read_memory_available(),
@@ -271,7 +275,11 @@ def _find_waiting(status: RunStatus) -> Bottleneck:
         return Bottleneck(
             "computing", f"computing: busy workers use {share:.0%} of a CPU each; more cores would make it faster"
         )
-    if status.num_cpus and status.load > 1.5 * max(status.num_cpus, status.num_busy):
+    if status.cpu_pressure is not None:
+        if status.cpu_pressure > max(_PRESSURE, status.io_pressure or 0.0):
+            wait = f"tasks of this machine wait for a CPU {status.cpu_pressure:.0%} of the time"
+            return Bottleneck("machine", f"machine: busy workers get {share:.0%} of a CPU each; {wait}")
+    elif status.num_cpus and status.load > 1.5 * max(status.num_cpus, status.num_busy):
         load = f"its load is {status.load:.1f} on {format_count(status.num_cpus, 'CPU')}"
         return Bottleneck("machine", f"machine: busy workers get {share:.0%} of a CPU each; {load}")
     return Bottleneck(
