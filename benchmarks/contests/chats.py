@@ -8,6 +8,7 @@ from benchmarks.harness.contest import OURS, Contest, Limit, Ratio, Setting, Sid
 from benchmarks.inputs import agent_sessions, chats, corpora, tokenizers
 from benchmarks.inputs.recipes import our_side, to_rows, write_recipe, write_template
 
+TRL = "TRL, `DPOTrainer`"
 TRANSFORMERS = "transformers, `return_assistant_tokens_mask`"
 ALONE = "two independent processes, half each"
 KERNEL_MB = 14
@@ -29,7 +30,7 @@ def list_contests(setting: Setting) -> list[Contest]:
     kinds = chats.list_kinds(setting)
     kernels = [_kernel(kind, None, TARGETS.get(kind, 20)) for kind in kinds]
     published = [_kernel("conversation" if not setting.chats else kinds[0], model, 8) for model in MODELS]
-    return [*kernels, *published, _workers(14, rounds=5), _workers(256, rounds=3), LONG, SESSIONS]
+    return [*kernels, *published, _workers(14, rounds=5), _workers(256, rounds=3), LONG, PREFERENCES, SESSIONS]
 
 
 def _kernel(kind: str, model: str | None, at_least: float) -> Contest:
@@ -119,6 +120,30 @@ SESSIONS = Contest(
     data=lambda setting: (
         f"{setting.scaled(SESSIONS_MB):g} MB of logs of 40 to 80 turns, as Claude Code writes them; from the loaded "
         "tokenizer on"
+    ),
+    rounds=5,
+)
+
+
+def _preference_sides(setting: Setting) -> list[Side]:
+    kind = "conversation" if not setting.chats else chats.list_kinds(setting)[0]
+    path = chats.pairs(setting, kind, setting.scaled(KERNEL_MB))
+    words = [str(path), str(tokenizers.for_chats(setting)), str(write_template(setting))]
+    return [
+        Side(OURS, ["-m", "benchmarks.sides.preferences_ours", *words]),
+        Side(TRL, ["-m", "benchmarks.sides.preferences_trl", *words], "hugging-face", max_rounds=3),
+    ]
+
+
+PREFERENCES = Contest(
+    name="chats-preferences",
+    work="preference pairs to ids of prompt, chosen and rejected, one process, CPU time",
+    make_sides=_preference_sides,
+    claims=[Ratio(TRL, at_least=10, metric="inner")],
+    unit="pairs",
+    data=lambda setting: (
+        f"pairs of {setting.scaled(KERNEL_MB):g} MB of chats, ChatML; from the loaded tokenizer on, at most 2,000 for "
+        "TRL"
     ),
     rounds=5,
 )

@@ -47,6 +47,25 @@ def chats(setting: Setting, kind: str, megabytes: float) -> Path:
     return path
 
 
+def pairs(setting: Setting, kind: str, megabytes: float) -> Path:
+    """Return a file of preferences: the prompts and answers of chats, each with the answer of the chat before it."""
+    source = chats(setting, kind, megabytes)
+    path = source.with_name(f"pairs-of-{source.name}")
+    if not path.exists():
+        corpora._write(path, _make_pairs(source))
+    return path
+
+
+def _make_pairs(source: Path) -> Iterator[bytes]:
+    rejected = {"role": "assistant", "content": "That depends on what you mean."}
+    with source.open("rb") as lines:
+        for line in lines:
+            *prompt, chosen = json.loads(line)["messages"]
+            if prompt and chosen["content"] != rejected["content"]:
+                yield json.dumps({"prompt": prompt, "chosen": [chosen], "rejected": [rejected]}).encode() + b"\n"
+            rejected = chosen
+
+
 def list_kinds(setting: Setting) -> list[str]:
     """Return the names of the files in the user's folder, or the kinds that are made."""
     if setting.chats:

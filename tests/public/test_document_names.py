@@ -40,6 +40,7 @@ FOREIGN_CLASSES = {
     *("LambdaFilter", "LanguageFilter", "LocalPipelineExecutor", "NGramsDecontFilter", "PIIFormatter", "ParquetReader"),
     *("URLFilter", "WarcReader"),
     *("AutoTokenizer", "BatchSampler", "DataCollatorForSeq2Seq", "DataLoader", "DatasetDict", "DistributedSampler"),
+    *("DPOTrainer", "KTOTrainer"),
     *("DataCollatorWithFlattening", "DataFrame", "DocumentTokenizer", "IterableDataset", "ProcessPoolExecutor"),
     *(
         "RandomMix",
@@ -86,6 +87,10 @@ OTHER_NAMES = {
     ),  # put together from two words
     *("skipped_metadata", "skipped_request", "images_not_set", "videos_not_set", "audios_not_set"),  # the same
     *("padding_free", "prepare_data_loader"),  # of TRL and Accelerate
+    *("assistant_only_loss", "completion_only_loss", "unpair_preference_dataset"),  # of TRL
+    *("train_on_inputs", "message_field_training", "sequence_len", "dataset_prepared_path"),  # of axolotl
+    *("field_system", "field_tools", "field_prompt", "field_chosen", "field_rejected"),
+    *("empty_chosen", "empty_rejected"),  # put together from two words
     "AZURE_STORAGE_ACCOUNT_NAME",  # a variable that the client of a store reads
     *("CITATION.cff", "KEY.jpg", "jpg", "news.mbox"),  # files of a user
     *("a_b", "aB"),  # examples of words

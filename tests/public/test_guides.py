@@ -41,6 +41,7 @@ def test_tutorial(tmp_path):
 
 @pytest.mark.full
 def test_post_training(tmp_path):
+    pytest.importorskip("trl")
     printed = follow_guide(GUIDES / "post-training.md", tmp_path)
     assert "(4, 64) True" in printed
     rollouts = gm.open_dataset(tmp_path / "out/rollouts")
@@ -50,6 +51,12 @@ def test_post_training(tmp_path):
     assert "events for the interface: 2" in printed
     assert "mail addresses: 2" in printed
     assert gm.open_dataset(tmp_path / "out/sessions").manifest.kind == "chats"
+    losses = {name: float(value) for name, value in re.findall(r"^(\w+) loss (\S+)$", printed, re.MULTILINE)}
+    assert losses.keys() == {"sft", "dpo", "kto"}
+    assert all(0 < loss < 10 for loss in losses.values())
+    kinds = {name: gm.open_dataset(tmp_path / name).manifest.kind for name in losses}
+    assert kinds == {"sft": "chats", "dpo": "preferences", "kto": "preferences"}
+    assert "equal_sides" in printed
 
 
 @pytest.mark.full

@@ -249,7 +249,7 @@ DATASET = {
 
 TRAINING = {
     "gristmill.order": ["ORDER_VERSION", "Mixture", "Permutation"],
-    "gristmill.stream": ["Accounting", "Batch", "Cache", "Collate", "Samples", "Stream"],
+    "gristmill.stream": ["Accounting", "Batch", "Cache", "Collate", "PairCollate", "Samples", "Stream"],
     "gristmill.stream.torch": ["TorchDataset", "TorchLoader", "TorchRows"],
     "gristmill.stream.trainers.accelerate": ["AccelerateLoader"],
     "gristmill.stream.trainers.grain": ["GrainSource"],

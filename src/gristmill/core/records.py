@@ -72,6 +72,8 @@ CARRIES_ALL = b"carries_all"
 """Metadata of a schema that has all columns of the files; everything else is in `other_fields`."""
 
 ORIGIN_TYPE = pa.struct([("file", pa.uint64()), ("position", pa.uint64()), ("part", pa.uint32())])
+PLACES_TYPE = pa.list_(pa.int64())
+"""The type of byte ranges in a text."""
 IMAGES_TYPE = pa.list_(pa.struct([("shard", pa.string()), ("member", pa.string()), ("tokens", pa.int32())]))
 TEXT_TYPE = pa.large_string()
 RECORD_TYPE = pa.large_binary()

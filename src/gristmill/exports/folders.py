@@ -271,7 +271,7 @@ class LlamafactoryLayout(Layout):
         ]
 
     def fill(self, slot: ShardSlot, targets: Targets) -> None:
-        schema = training_schema(LLAMAFACTORY)
+        schema = training_schema(LLAMAFACTORY, slot.schema)
         for name in _EMPTY:
             schema = schema.append(pa.field(name, pa.null()))
         with Path(targets.paths[slot.number]).open("wb") as file:

@@ -25,7 +25,7 @@ from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.exports.training import STORED
 from gristmill.shards.canonical import make_damage_error, read_mapped_batches
 from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.shards.token_rows import CHATS, check_rows
+from gristmill.shards.token_rows import CHATS, PREFERENCES, check_rows
 from gristmill.storage.parallel_files import write_at
 
 if TYPE_CHECKING:
@@ -228,6 +228,11 @@ def refuse_untokenized(manifest: Manifest, to: str, folder: Location) -> None:
         raise UsageError(
             f"{folder} holds {manifest.kind}, and {to} is a format for tokens",
             help="add a `tokenize` step to the recipe, or export to webdataset, parquet or jsonl",
+        )
+    if manifest.kind == PREFERENCES:
+        raise UsageError(
+            f"{folder} holds preferences, and {to} has no place for a prompt with several answers",
+            help="export to parquet or jsonl, with TRL's columns",
         )
 
 

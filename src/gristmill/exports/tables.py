@@ -33,7 +33,7 @@ from gristmill.core.json_values import JSON_TYPE, NAN_AS_NULL, count_not_finite,
 from gristmill.core.media import list_byte_columns, list_image_columns
 from gristmill.core.records import ORIGIN, ORIGIN_TYPE, OTHER_FIELDS, RECORD, RECORD_TYPE, TEXT
 from gristmill.exports.layout import ExportFormat, Layout, PlannedFile, check_shard_batches, read_shard_batches
-from gristmill.exports.training import STORED, TRAINING, make_training_rows, training_schema
+from gristmill.exports.training import STORED, TRAINING, TRL, make_training_rows, training_schema
 from gristmill.shards.canonical import (
     ORIGINS_SCHEMA,
     SAMPLE_BYTES,
@@ -47,7 +47,7 @@ from gristmill.shards.formats.shard_format import ShardFormat, open_shard, write
 from gristmill.shards.formats.tar import BLOCK, TarShard, encode_member
 from gristmill.shards.formats.tar_members import MemberLayout, build_sample_columns
 from gristmill.shards.record_columns import RecordColumns
-from gristmill.shards.token_rows import CHATS, ORIGINS
+from gristmill.shards.token_rows import CHATS, ORIGINS, PREFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -83,6 +83,8 @@ class TableFormat(ExportFormat):
             )
 
     def default_columns(self, manifest: Manifest) -> str:
+        if manifest.kind == PREFERENCES:
+            return TRL
         return self.chat_columns if manifest.kind == CHATS else STORED
 
     def make_layout(self, split: ExportSplit) -> TablesLayout:
@@ -215,7 +217,7 @@ class TablesLayout(Layout):
         schema = self.schema
         if self.columns != STORED:
             batches = (make_training_rows(batch, self.columns, self.align, self.pad_id) for batch in batches)
-            schema = training_schema(self.columns)
+            schema = training_schema(self.columns, schema)
         if self.format.name == "parquet":
             write_shard(self.format, schema, batches, file, self.row_group_rows)
             return
@@ -229,7 +231,9 @@ class TablesLayout(Layout):
             for values in zip(*(piece.column(name) for name in columns), strict=True):
                 for name, value in zip(columns, values, strict=True):
                     content = io.BytesIO()
-                    np.save(content, value.values.to_numpy(zero_copy_only=False), allow_pickle=False)
+                    is_list = hasattr(value, "values")
+                    array = value.values.to_numpy(zero_copy_only=False) if is_list else np.array(value.as_py())
+                    np.save(content, array, allow_pickle=False)
                     for part in encode_member(f"{row:012d}.{name}.npy", content.getvalue()):
                         file.write(part)
                 row += 1

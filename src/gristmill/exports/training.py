@@ -9,6 +9,7 @@
 | `attention_mask` | 1, and 0 on padding: axolotl recognizes tokenized data by it, collators of transformers pad it |
 | `loss_mask`, `loss_weights` | 1 where the *next* token is trained, as Megatron-Bridge and Levanter expect it |
 | `seq_start_id` | where the documents of the row begin |
+| `prompt_ids`, `chosen_ids`, `rejected_ids` or `completion_ids` | the parts of preferences, in TRL's names |
 
 Packed rows for the collators of transformers keep their padding: `default_data_collator` stacks rows of one length and
 pads nothing. In other packed rows there is no attention mask: it would hide where documents end.
@@ -24,17 +25,18 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
-from gristmill.shards.token_rows import LENGTHS, tokens_in_rows
+from gristmill.shards.token_rows import LENGTHS, find_preference_values, list_parts, tokens_in_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STORED, TRAINING, TRANSFORMERS, AXOLOTL, LEVANTER = COLUMNS = (
+STORED, TRAINING, TRANSFORMERS, AXOLOTL, LEVANTER, TRL = COLUMNS = (
     "stored",
     "training",
     "transformers",
     "axolotl",
     "levanter",
+    "trl",
 )
 """The choices of columns for token rows: those of the dataset, or some of the above."""
 MEGATRON_BRIDGE = "megatron-bridge"
@@ -53,13 +55,18 @@ _PADDED = (TRANSFORMERS, LLAMAFACTORY)
 _IGNORED = -100
 
 
-def training_schema(columns: str) -> pa.Schema:
-    """Return the schema that `make_training_rows` gives."""
+def training_schema(columns: str, stored: pa.Schema) -> pa.Schema:
+    """Return the schema that `make_training_rows` gives for rows with the `stored` columns."""
+    if columns == TRL:
+        ids = {name: pa.list_(pa.int32()) for name in list_parts(stored)}
+        return pa.schema(ids | dict(find_preference_values(stored)))
     return pa.schema({name: pa.list_(_TYPES.get(name, pa.int32())) for name in _NAMES[columns]})
 
 
 def make_training_rows(rows: pa.RecordBatch, columns: str, align: int = 1, pad_id: int = 0) -> pa.RecordBatch:
     """Replace the columns of token rows, packed or not. `align`: see `align_documents`, for rows without padding."""
+    if columns == TRL:
+        return _make_preference_columns(rows)
     filled = tokens_in_rows(rows)
     ids = _without_padding(rows.column(INPUT_IDS), filled).astype(np.int32)
     sizes = rows.column(LENGTHS).flatten().to_numpy()
@@ -96,7 +103,7 @@ def make_training_rows(rows: pa.RecordBatch, columns: str, align: int = 1, pad_i
         "loss_mask": (ends, trains_next),
         "loss_weights": (ends, trains_next),
     }
-    schema = training_schema(columns)
+    schema = training_schema(columns, rows.schema)
     lists = [
         pa.ListArray.from_arrays(
             lists_by_name[field.name][0], pa.array(lists_by_name[field.name][1]).cast(field.type.value_type)
@@ -104,6 +111,20 @@ def make_training_rows(rows: pa.RecordBatch, columns: str, align: int = 1, pad_i
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(lists, schema=schema)
+
+
+def _make_preference_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Make a column of each part of preferences, and keep what was judged."""
+    schema = training_schema(TRL, rows.schema)
+    parts = list_parts(rows.schema)
+    ids = rows.column(INPUT_IDS).flatten().to_numpy().astype(np.int32)
+    lengths = rows.column(LENGTHS).flatten().to_numpy()
+    number = np.repeat(np.tile(np.arange(len(parts)), rows.num_rows), lengths)
+    columns = {name: rows.column(name) for name, _ in find_preference_values(rows.schema)}
+    for part, name in enumerate(parts):
+        ends = np.concatenate([[0], np.cumsum(lengths[part :: len(parts)])]).astype(np.int32)
+        columns[name] = pa.ListArray.from_arrays(pa.array(ends), pa.array(ids[number == part]))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def align_documents(

@@ -1,8 +1,9 @@
 """Training rows on disk: token ids, the lengths of the documents in a row, and the origin of each document.
 
 Rows of chats also say which of their tokens are trained, with one bit for each token, and rows of literal tokens may
-have more numbers for each token. All that trainers need besides (labels, positions, document numbers) is computed from
-these when batches are made.
+have more numbers for each token. A row of preferences is a prompt and its answers, which are its documents:
+`[p p p c c r r r]` with the lengths 3, 2, 3 is a pair of two answers. All that trainers need besides (labels,
+positions, document numbers) is computed from these when batches are made.
 """
 
 from __future__ import annotations
@@ -26,8 +27,17 @@ ORIGINS = "origins"
 """The column of the origins of the documents in a row."""
 TOKENS = "tokens"
 CHATS = "chats"
-KINDS = (TOKENS, CHATS)
-"""The kinds of datasets that hold rows: without and with a loss mask."""
+PREFERENCES = "preferences"
+KINDS = (TOKENS, CHATS, PREFERENCES)
+"""The kinds of datasets that hold rows: without and with a loss mask, and prompts with answers that were judged."""
+LABEL = "label"
+PAIR_VALUES = (("margin", pa.float64()), ("score_chosen", pa.float64()), ("score_rejected", pa.float64()))
+LABEL_VALUES = ((LABEL, pa.bool_()), ("score", pa.float64()))
+"""The columns of preferences besides their tokens. A value that a record does not have is null."""
+PROMPT_IDS = "prompt_ids"
+PAIR_PARTS = (PROMPT_IDS, "chosen_ids", "rejected_ids")
+LABELED_PARTS = (PROMPT_IDS, "completion_ids")
+"""What the documents of a row of preferences are, in TRL's names."""
 
 
 def rows_schema(
@@ -51,6 +61,9 @@ def shard_schema(schema: pa.Schema, row_length: int | None) -> pa.Schema:
     """Return the schema in which records are written: tokenized documents as rows, others unchanged."""
     if INPUT_IDS not in schema.names:
         return schema
+    if values := find_preference_values(schema):
+        plain = rows_schema(find_id_type(schema), None)
+        return pa.schema([*plain, *(pa.field(*value) for value in values)])
     return rows_schema(
         find_id_type(schema),
         row_length,
@@ -104,6 +117,29 @@ def is_masked(schema: pa.Schema) -> bool:
     return True
 
 
+def find_preference_values(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
+    """Find the columns of tokenized preferences, or rows of them, besides their tokens; none: others."""
+    if {INPUT_IDS, LENGTHS} <= set(schema.names):
+        for values in (PAIR_VALUES, LABEL_VALUES):
+            if {name for name, _ in values} <= set(schema.names):
+                return values
+    return ()
+
+
+def list_parts(schema: pa.Schema) -> tuple[str, ...]:
+    """List what the documents of each row are: of preferences the prompt and its answers; none: any documents.
+
+    A row holds its parts one after another, so that the prompt is stored once.
+    """
+    values = find_preference_values(schema)
+    return () if not values else LABELED_PARTS if values is LABEL_VALUES else PAIR_PARTS
+
+
+def find_kind(schema: pa.Schema) -> str:
+    """Find the kind of a dataset of rows with these columns."""
+    return PREFERENCES if find_preference_values(schema) else CHATS if is_masked(schema) else TOKENS
+
+
 def find_schema_problem(kind: str, schema: pa.Schema) -> str | None:
     """Describe why Arrow or Parquet shards of this kind cannot have these columns; None: they can."""
     if kind not in KINDS:
@@ -114,6 +150,10 @@ def find_schema_problem(kind: str, schema: pa.Schema) -> str | None:
     has_images = kind == CHATS and has_image_references(schema)
     optional = {LOSS_MASK} if kind == CHATS else set[str]()
     optional |= {IMAGES} if has_images else set()
+    values = find_preference_values(schema) if kind == PREFERENCES else ()
+    if kind == PREFERENCES and (not values or any(schema.field(name).type != value for name, value in values)):
+        return problem
+    optional |= {name for name, _ in values}
     token_columns = find_token_columns(schema)
     if set(schema.names) != {INPUT_IDS, LENGTHS, ORIGINS, *token_columns} | optional:
         return problem
@@ -139,6 +179,8 @@ def make_document_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     ends = np.arange(batch.num_rows + 1, dtype=np.int32)
     sizes = document_lengths(ids)
     schema = shard_schema(batch.schema, None)
+    if values := find_preference_values(schema):
+        return _make_preference_rows(batch, [name for name, _ in values], schema)
     columns = {
         INPUT_IDS: ids,
         LENGTHS: pa.ListArray.from_arrays(pa.array(ends), sizes.astype(np.int32)).cast(schema.field(LENGTHS).type),
@@ -150,6 +192,21 @@ def make_document_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns[name] = check_token_column(batch, name, sizes)
     if IMAGES in schema.names:
         columns[IMAGES] = batch.column(IMAGES)
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _make_preference_rows(batch: pa.RecordBatch, values: list[str], schema: pa.Schema) -> pa.RecordBatch:
+    """Make rows of tokenized preferences. Each part of a row has the origin of the record."""
+    lengths = batch.column(LENGTHS)
+    counts = lengths.value_lengths().to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    origins = batch.column(ORIGIN).take(pa.array(np.repeat(np.arange(batch.num_rows), counts)))
+    columns = {
+        INPUT_IDS: batch.column(INPUT_IDS),
+        LENGTHS: lengths,
+        ORIGINS: pa.ListArray.from_arrays(pa.array(offsets), origins),
+        **{name: batch.column(name) for name in values},
+    }
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
@@ -238,6 +295,10 @@ def find_row_problem(rows: pa.RecordBatch, vocab_size: int | None) -> str | None
     for name in token_columns:
         if not pa.types.is_fixed_size_list(ids.type) and not rows.column(name).offsets.equals(ids.offsets):
             return f'does not have one entry in "{name}" for each token'
+    if parts := list_parts(rows.schema):
+        wrong = document_lengths(lengths) != len(parts)
+        if wrong.any():
+            return f"row {int(np.argmax(wrong))} of a batch does not have the parts {', '.join(parts)}"
     flat = ids.flatten().to_numpy()
     if vocab_size is not None and len(flat) and int(flat.max()) >= vocab_size:
         return f"holds the id {int(flat.max())}, but the vocabulary ends at {vocab_size}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 INPUT_IDS = "input_ids"
 MATRICES = (INPUT_IDS, "labels", "position_ids", "document_ids", "attention_mask")
 FIELDS = (*MATRICES, "cu_seqlens", "row_mask")
-_MAX_WIDTH = 1 << 24
+MAX_WIDTH = 1 << 24
 _EMPTY_MATRICES = {dtype: np.empty((0, 0), dtype=dtype) for dtype in ("int64", "int32")}
 _NO_ENDS = np.empty(0, dtype=np.int32)
 
@@ -68,8 +68,8 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f'fields must be a list: ("{fields}",)')
         changes: dict[str, Any] = {
             "fields": tuple(fields),
-            "pad_to_multiple": check_whole_number("pad_to_multiple", self.pad_to_multiple, least=1, most=_MAX_WIDTH),
-            "align": check_whole_number("align", self.align, least=1, most=_MAX_WIDTH),
+            "pad_to_multiple": check_whole_number("pad_to_multiple", self.pad_to_multiple, least=1, most=MAX_WIDTH),
+            "align": check_whole_number("align", self.align, least=1, most=MAX_WIDTH),
             "learn_first_token": check_bool("learn_first_token", self.learn_first_token),
             "flatten": check_bool("flatten", self.flatten),
         }

@@ -29,9 +29,10 @@ from gristmill.core.records import INPUT_IDS, LOSS_MASK
 from gristmill.order import Permutation
 from gristmill.order.permutation import make_epoch_key, make_window_key
 from gristmill.shards.dataset import Dataset, open_dataset
-from gristmill.shards.token_rows import LENGTHS
+from gristmill.shards.token_rows import LENGTHS, list_parts
 from gristmill.stream.collate import Collate
 from gristmill.stream.lanes.balance import RankRows, RowCosts, deal_rows
+from gristmill.stream.pair_collate import PairCollate
 from gristmill.stream.stream_kernels import IGNORED
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class SlowReader:
         if int(batch.tokens[number]) != length:
             return "tokens"
         options = self._stream.collate
+        if isinstance(options, PairCollate):
+            return self._find_pair_difference(batch, number, record)
         places = list_slow_places(record, options.align)
         if not np.array_equal(np.asarray(batch[INPUT_IDS][number])[places], record[INPUT_IDS][:length]):
             return INPUT_IDS
@@ -172,6 +175,18 @@ class SlowReader:
                 expected[place] = label
             if labels != expected:
                 return "labels"
+        return None
+
+    def _find_pair_difference(self, batch: Batch, number: int, record: Mapping[str, Any]) -> str | None:
+        """Compare the sequences of a row of preferences: chosen answers are in the first half of a batch."""
+        _, *answers = list_parts(self._stream.datasets[0].manifest.schema.to_arrow())
+        for side, name in enumerate(answers):
+            expected = [*record["prompt_ids"].tolist(), *record[name].tolist()]
+            row = number + side * len(batch.sources)
+            mask = [0] * len(record["prompt_ids"]) + [1] * len(record[name])
+            for array, values in ((INPUT_IDS, expected), ("completion_mask", mask)):
+                if np.asarray(batch[array][row]).tolist()[: len(values)] != values:
+                    return f"{array} of {name}"
         return None
 
     def deal(self, step_row: int, batch_size: int, world_size: int) -> list[list[int]]:
@@ -300,6 +315,8 @@ def measure_stream(
         workers: Numbers of loader workers; 0 is a `TorchLoader`.
         torch_loaders: Makes a loader of a stream, a batch size and a number of workers; None: torch is not installed.
     """
+    if isinstance(open_stream().collate, PairCollate):
+        return _bench_pairs(open_stream, batch_size, seconds)
     streams = [open_stream(collate=Collate(fields=fields)) for fields in FIELDS]
     measurements = [
         _measure(_PROCESS, fields, stream, stream.batches(batch_size), seconds)
@@ -318,6 +335,13 @@ def measure_stream(
                 stream = open_stream(collate=Collate(fields=USUAL_FIELDS), cache=cache, shuffle=shuffle)
                 cold.append(_measure(name, USUAL_FIELDS, stream, stream.batches(batch_size), seconds))
     return StreamBench([*measurements, *loaders[1:], *cold], _advise(loaders, cold))
+
+
+def _bench_pairs(open_stream: Callable[..., Stream], batch_size: int, seconds: float) -> StreamBench:
+    """Measure a stream of preferences, whose batches have one form."""
+    stream = open_stream()
+    measured = _measure(_PROCESS, stream.collate.fields, stream, stream.batches(batch_size), seconds)
+    return StreamBench([measured], [])
 
 
 def _measure(

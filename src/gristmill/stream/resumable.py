@@ -9,6 +9,7 @@ from gristmill.core.checks import check_whole_number
 from gristmill.core.errors import EndlessStreamError, UsageError
 from gristmill.stream.lanes.arguments import check_ranks
 from gristmill.stream.lanes.position import check_same_stream, make_state, parse_state
+from gristmill.stream.pair_collate import PairCollate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -174,6 +175,11 @@ def check_stream(stream: Any, user: object, *, by_rows: bool = False) -> None:
             help=f"{name}(Stream({shown}), …)"
             if isinstance(stream, str | os.PathLike)
             else "make a Stream of the data",
+        )
+    if by_rows and isinstance(getattr(stream, "collate", None), PairCollate):
+        raise UsageError(
+            f"{type(user).__name__} reads single arrays, but a row of preferences is several sequences",
+            help="use TorchLoader or TorchDataset",
         )
     if by_rows and stream.token_batches is not None:
         raise UsageError(

@@ -15,7 +15,6 @@ from gristmill.core.checks import MAX_COUNT, check_whole_number
 from gristmill.core.errors import OutOfRangeError, UsageError
 from gristmill.shards.token_rows import has_image_references
 from gristmill.stream.accounting import Accounting
-from gristmill.stream.collate import Collate
 from gristmill.stream.lanes.arguments import MAX_BATCH, BatchTokens, StreamArguments, takes_fields
 from gristmill.stream.lanes.balance import RankRows, RowCosts, TokenBatches, TokenPasses
 from gristmill.stream.lanes.mixing import check_max_epochs, find_end_row, find_epoch_rows, find_left_out, make_mixture
@@ -29,6 +28,7 @@ from gristmill.stream.lanes.sources import (
     open_block_cache,
     open_datasets,
 )
+from gristmill.stream.pair_collate import PairCollate, choose_collate
 from gristmill.stream.resumable import ResumableStream
 from gristmill.stream.rows.row_reader import RowReader
 
@@ -69,7 +69,8 @@ class Stream(ResumableStream):
             self.lanes, mixture, arguments.seed, shuffle=bool(arguments.shuffle), window=arguments.window
         )
         self.num_rows = find_end_row(arguments, self.lanes, self.order, self.row_length)
-        self.collate = arguments.collate or Collate()
+        manifest = self.datasets[0].manifest
+        self.collate = choose_collate(arguments.collate, manifest.schema.to_arrow(), manifest.kind)
         self.passes = Passes(find_epoch_rows(arguments, self.lanes, self.order), self.num_rows, arguments.drop_last)
         self.token_batches = self._find_token_batches()
         check_max_epochs(arguments.max_epochs, self.lanes, self.order, self.num_rows)
@@ -96,6 +97,11 @@ class Stream(ResumableStream):
             raise UsageError(
                 "batch_tokens is for rows of tokens that differ in length, and these are "
                 + ("samples" if self.row_length is None else f"packed: each has {self.row_length:,} tokens"),
+                help="leave it out, and pass a batch_size to the loader",
+            )
+        if isinstance(self.collate, PairCollate):
+            raise UsageError(
+                "batch_tokens is for documents and chats: a row of preferences is several sequences",
                 help="leave it out, and pass a batch_size to the loader",
             )
         batches = TokenBatches(

@@ -29,6 +29,7 @@ def tokens(given, tokenizer, *, max_tokens=None, cuts=False, tokenize=None, **pa
     step = Render(tokenizer=tokenizer, max_tokens=max_tokens, too_long="cut" if cuts else "drop_turns", **parameters)
     text = msgspec.structs.replace(step.resolve("."), is_tokenized=True).load().apply(given, 0)
     encode = to_chat_form(Tokenize(tokenizer=tokenizer, **(tokenize or {})), max_tokens, cuts=cuts).resolve(".")
+    encode = msgspec.structs.replace(encode, has_preferences="preferences" in parameters)
     return text, encode.load().apply(text.batch, 0)
 
 

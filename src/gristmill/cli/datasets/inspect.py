@@ -30,7 +30,7 @@ from gristmill.report.write import load_report, write_report
 from gristmill.runtime.process import block_pandas_import
 from gristmill.shards.dataset import Dataset, open_dataset
 from gristmill.shards.derived_files import REPORT, REPORT_PAGE, encode_report
-from gristmill.shards.token_rows import CHATS, LENGTHS
+from gristmill.shards.token_rows import CHATS, LENGTHS, find_preference_values, list_parts
 from gristmill.shards.verify import verify
 from gristmill.storage.locations import is_remote, parse_location
 
@@ -93,6 +93,7 @@ def _readable(dataset: Dataset, number: int, *, ids: bool) -> dict[str, Any]:
     if not dataset.manifest.holds_rows:
         return record
     visible_text: dict[str, Any] = {"documents": dataset.documents(number), "lengths": record[LENGTHS].tolist()}
+    visible_text |= {name: record[name] for name, _ in find_preference_values(dataset.schema)}
     if ids:
         visible_text |= {name: values.tolist() for name, values in record.items() if name in (INPUT_IDS, LOSS_MASK)}
     return visible_text
@@ -168,20 +169,22 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
 def _print_row(dataset: Dataset, number: int, record: dict[str, Any]) -> None:
     """Print the text of a row, document by document. In chats, trained text is in brackets, on a terminal in color."""
     lengths = record["lengths"]
-    echo(f"record {number}: {format_count(len(lengths), 'document')}, {format_count(sum(lengths), 'token')}")
+    parts = [part.removesuffix("_ids") + ", " for part in list_parts(dataset.schema)]
+    described = "a prompt and its answers" if parts else format_count(len(lengths), "document")
+    echo(f"record {number}: {described}, {format_count(sum(lengths), 'token')}")
     if dataset.manifest.kind == CHATS:
         echo("  trained text is in ⟦ ⟧:")
         _print_trained_text(dataset, number)
     else:
         left = _EXAMPLE_CHARS
-        for text, length in zip(record["documents"], lengths, strict=True):
+        for text, length, part in zip(record["documents"], lengths, parts or [""] * len(lengths), strict=True):
             if left <= 0:
                 echo("  …")
                 break
             visible_text = to_one_line(text, min(left, _DOCUMENT_CHARS))
-            print_lines(f"  {format_count(length, 'token')}: {visible_text}", breaks_words=True)
+            print_lines(f"  {part}{format_count(length, 'token')}: {visible_text}", breaks_words=True)
             left -= min(len(text), _DOCUMENT_CHARS)
-    for name in (INPUT_IDS, LOSS_MASK):
+    for name in (INPUT_IDS, LOSS_MASK, *(name for name, _ in find_preference_values(dataset.schema))):
         if name in record:
             print_lines(f"  {name}: {record[name]}")
 

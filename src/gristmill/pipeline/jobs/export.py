@@ -23,12 +23,12 @@ from gristmill.exports.dataset_card import CARD, make_card
 from gristmill.exports.formats import export_formats, find_export_format
 from gristmill.exports.layout import ExportSplit, Targets, describe_unpadded
 from gristmill.exports.tables import find_members
-from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
+from gristmill.exports.training import AXOLOTL, COLUMNS, STORED, TRL
 from gristmill.pipeline.jobs.export_shards import JSON_SHARD_FORMATS, measure_shards, sample_schema, select_shards
 from gristmill.pipeline.jobs.job_pool import open_job_pool
 from gristmill.pipeline.planning.placement import check_store
 from gristmill.shards.manifest_file import load_manifest
-from gristmill.shards.token_rows import find_token_columns, has_image_references
+from gristmill.shards.token_rows import PREFERENCES, find_token_columns, has_image_references
 from gristmill.storage.hub import parse_hub_target
 from gristmill.storage.locations import is_remote, measure_file, parse_location
 from gristmill.storage.parallel_files import PreallocatedFiles, UploadedFiles
@@ -86,7 +86,8 @@ def export(
         columns: The columns of tokens in parquet, jsonl or webdataset. "stored": those of the dataset; "training":
             input_ids, labels, position_ids and seq_lengths, without padding; "transformers": input_ids, attention_mask
             and labels, packed rows with their padding, for the collators of transformers; "axolotl": the same columns,
-            for a dataset that is not packed; "levanter": input_ids and loss_weights, without padding. Default:
+            for a dataset that is not packed; "levanter": input_ids and loss_weights, without padding; "trl": prompt_ids
+            with chosen_ids and rejected_ids, or completion_ids and label, for preferences. Default: "trl" for these,
             "training" for chats in parquet and jsonl, else "stored".
         licences: The licence of each source, for the card on the Hub.
         row_group_rows: The rows in a row group of parquet (default: 32 MiB) and megatron-bridge (default: 500). Readers
@@ -230,6 +231,13 @@ def _choose_columns(format: ExportFormat, manifest: Manifest, columns: str | Non
         raise UsageError(
             f"columns: {columns} is for tokens in {tables}, not for {manifest.kind} in {format.name}",
             help="leave it out",
+        )
+    if (manifest.kind == PREFERENCES and columns not in (STORED, TRL)) or (
+        columns == TRL and manifest.kind != PREFERENCES
+    ):
+        raise UsageError(
+            f"columns: {columns} is not for {manifest.kind}: trl is for preferences, a prompt and its answers",
+            help="leave columns out",
         )
     if columns == AXOLOTL and manifest.row_length is not None:
         raise UsageError(

@@ -20,7 +20,7 @@ from gristmill.pipeline.planning.trials import SampleCounts
 from gristmill.pipeline.planning.units import Span, UnitLayout, cut_into_slices, make_units
 from gristmill.readers.formats import RECORD_FORMATS, file_format
 from gristmill.readers.source import open_reader
-from gristmill.shards.token_rows import find_token_columns
+from gristmill.shards.token_rows import LENGTHS, find_preference_values, find_token_columns
 from gristmill.steps.column_names import list_value_columns, require_column
 from gristmill.steps.columns import Select
 from gristmill.storage.codecs import find_codec
@@ -284,7 +284,9 @@ def drop_other_columns(schema: pa.Schema, steps: Sequence[Step]) -> tuple[Step, 
     final = find_stage_schemas(schema, split_into_stages(steps))[-1]
     if INPUT_IDS not in final.names:
         return tuple(steps)
-    token_names = [name for name in (INPUT_IDS, LOSS_MASK, IMAGES, *find_token_columns(final)) if name in final.names]
+    values = find_preference_values(final)
+    stored = [INPUT_IDS, LOSS_MASK, IMAGES, *find_token_columns(final), *((LENGTHS,) if values else ()), *dict(values)]
+    token_names = [name for name in stored if name in final.names]
     others = [name for name in final.names if name not in (*token_names, ORIGIN, SPLIT)]
     if not others:
         return tuple(steps)

@@ -38,7 +38,7 @@ from gristmill.pipeline.work_folder import work_path
 from gristmill.shards.block_index import BlockIndexWriter
 from gristmill.shards.manifest import MIXED, Manifest
 from gristmill.shards.stored_files import InputFile, Quarantine, Schema, file_key
-from gristmill.shards.token_rows import CHATS, TOKENS, is_masked
+from gristmill.shards.token_rows import find_kind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -209,7 +209,7 @@ def _make_manifest(
     }
     schema = plan.shard_schema
     if tokenizer is not None:
-        kind = CHATS if is_masked(schema) else TOKENS
+        kind = find_kind(schema)
     else:
         kind = SAMPLES if TEXT not in schema.names and list_byte_columns(schema) else "documents"
     return Manifest(

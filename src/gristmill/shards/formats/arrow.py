@@ -7,15 +7,17 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.records import INPUT_IDS
 from gristmill.shards.canonical import STREAM_END, read_unchecked_batches, stream_block, stream_header, stream_pieces
 from gristmill.shards.formats.base import ROWS_AT_A_TIME
-from gristmill.shards.token_rows import ORIGINS, check_rows
+from gristmill.shards.token_rows import LENGTHS, ORIGINS, check_rows, list_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import pyarrow as pa
 
     from gristmill.shards.formats.base import ShardRecord
 
@@ -99,11 +101,16 @@ class TokenShard(ArrowShard):
 
 
 def _to_arrays(row: pa.RecordBatch) -> ShardRecord:
-    """Make an array of each list in a row; origins stay a list of dicts."""
+    """Make an array of each list in a row, and of each part of a preference; origins stay a list of dicts."""
+    names = [name for name in row.schema.names if name != ORIGINS]
+    lists = [name for name in names if not pa.types.is_primitive(row.column(name).type)]
     record: ShardRecord = {
         name: row.column(name).flatten().to_numpy(zero_copy_only=False)  # bits are unpacked, all else is a view
-        for name in row.schema.names
-        if name != ORIGINS
+        for name in lists
     }
+    record |= {name: row.column(name)[0].as_py() for name in names if name not in lists}
+    if parts := list_parts(row.schema):
+        pieces = np.split(record[INPUT_IDS], np.cumsum(record[LENGTHS])[:-1])
+        record |= dict(zip(parts, pieces, strict=True))
     record[ORIGINS] = row.column(ORIGINS)[0].as_py()
     return record

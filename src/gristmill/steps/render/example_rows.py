@@ -73,8 +73,11 @@ class ExampleRows:
         self._places: dict[str, list[int]] = {TRAINED: [], LITERALS: []}
         self._num_places: dict[str, list[int]] = {TRAINED: [], LITERALS: []}
 
-    def add(self, row: int, rendered: RenderedRecord) -> None:
-        """Add the examples of a record. Raises `NotAChat` if a text cannot be written in UTF-8; then none is added."""
+    def add(self, row: int, rendered: RenderedRecord) -> int:
+        """Add the examples of a record; return how many rows these are.
+
+        Raises `NotAChat` if a text cannot be written in UTF-8; then none is added.
+        """
         encoded = [encode_example(example) for example in rendered.examples]
         for part, (text, trained, literals, answer) in enumerate(encoded):
             if rendered.examples[part].images:
@@ -88,6 +91,7 @@ class ExampleRows:
                 self._places[name] += places
                 self._num_places[name].append(len(places))
             self._prompts.append(answer)
+        return len(encoded)
 
     def add_filled(self, row: int, plan: RecordPlan, pieces: list[bytes]) -> None:
         """Add the one example of a record that a plan has filled in."""
@@ -106,8 +110,8 @@ class ExampleRows:
         """Make the batch of the examples; `batch` has the records that they came from."""
         rows = pa.array(self._sources, pa.int64())
         data = b"".join(self._pieces)
-        piece_starts = _sum_up(map(len, self._pieces), len(self._pieces))
-        first_pieces = _sum_up(self._num_pieces, len(self._sources))
+        piece_starts = sum_up(map(len, self._pieces), len(self._pieces))
+        first_pieces = sum_up(self._num_pieces, len(self._sources))
         ends = piece_starts[first_pieces]
         places, prompts = self._compute_places(piece_starts, first_pieces)
         borders = ends[:-1] + prompts  # between a prompt and its completion
@@ -119,9 +123,9 @@ class ExampleRows:
                     pa.array(offsets.astype(np.int32)), pa.array(values), type=self._schema.field(name).type
                 )
             elif name == TEXT:
-                columns[name] = _make_texts(ends, data)
+                columns[name] = make_texts(ends, data)
             elif name == NUM_TOKENS and count_tokens is not None:
-                columns[name] = pa.array(count_tokens(_make_texts(ends, data)), pa.int64())
+                columns[name] = pa.array(count_tokens(make_texts(ends, data)), pa.int64())
             elif name == PROMPT:
                 columns[name] = _cut_texts(data, ends[:-1], borders)
             elif name == COMPLETION:
@@ -130,7 +134,9 @@ class ExampleRows:
                 names = (self._images.get(example, ()) for example in range(len(self._sources)))
                 columns[name] = pa.array(list(map(self._refer_to_images, names)), IMAGES_TYPE)
             elif name == ORIGIN:
-                columns[name] = self._make_origins(batch.column(ORIGIN).take(rows))
+                parts = np.zeros(len(self._sources), dtype=np.uint32)
+                parts[self._made] = self._parts
+                columns[name] = make_origins(batch.column(ORIGIN).take(rows), parts)
             else:
                 columns[name] = batch.column(name).take(rows)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
@@ -152,7 +158,7 @@ class ExampleRows:
             if name == TRAINED:
                 for plan, example_list in self._filled.items():
                     num_places[example_list] = len(plan.offsets_of_places) - 1
-            offsets = _sum_up(num_places, num_examples)
+            offsets = sum_up(num_places, num_examples)
             values = np.zeros(offsets[-1], dtype=np.int64)
             is_made = np.zeros(num_examples, dtype=bool)
             is_made[self._made] = True
@@ -167,16 +173,6 @@ class ExampleRows:
             values[offsets[examples][:, None] + np.arange(in_bytes.shape[1] - 1)] = in_bytes[:, :-1]
             prompts[examples] = in_bytes[:, -1]
         return places, prompts
-
-    def _make_origins(self, origins: pa.StructArray) -> pa.StructArray:
-        """Return the origins of examples: several examples of one record are its parts."""
-        if not any(self._parts):
-            return origins
-        parts_of_records = np.zeros(len(self._sources), dtype=np.uint32)
-        parts_of_records[self._made] = self._parts
-        parts = pc.add(origins.field("part"), pa.array(parts_of_records))
-        fields = [origins.field("file"), origins.field("position"), parts]
-        return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
 
 
 def encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]:
@@ -209,14 +205,22 @@ def encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]:
     )
 
 
-def _sum_up(sizes: Iterable[int] | NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def make_origins(origins: pa.StructArray, parts: NDArray[np.uint32]) -> pa.StructArray:
+    """Return the origins of examples: several examples of one record are its parts."""
+    if not parts.any():
+        return origins
+    fields = [origins.field("file"), origins.field("position"), pc.add(origins.field("part"), pa.array(parts))]
+    return pa.StructArray.from_arrays(fields, fields=list(ORIGIN_TYPE))
+
+
+def sum_up(sizes: Iterable[int] | NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Sum up sizes to offsets, from 0 on."""
     offsets = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.fromiter(sizes, np.int64, count), out=offsets[1:])
     return offsets
 
 
-def _make_texts(offsets: NDArray[np.int64], data: bytes) -> pa.LargeStringArray:
+def make_texts(offsets: NDArray[np.int64], data: bytes) -> pa.LargeStringArray:
     """Make a column of texts. They were encoded here, so they need no check."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     texts: Any = pa.Array.from_buffers(TEXT_TYPE, len(offsets) - 1, buffers)
@@ -225,7 +229,7 @@ def _make_texts(offsets: NDArray[np.int64], data: bytes) -> pa.LargeStringArray:
 
 def _cut_texts(data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.LargeStringArray:
     pieces = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return _make_texts(_sum_up(map(len, pieces), len(pieces)), b"".join(pieces))
+    return make_texts(sum_up(map(len, pieces), len(pieces)), b"".join(pieces))
 
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")

@@ -53,6 +53,11 @@ def link_chat_steps(steps: Sequence[Step], row_length: int | None) -> tuple[Step
                 "render: images are kept next to rows of tokens", help="add a tokenize step, or remove images"
             )
         return tuple(steps)
+    if render.preferences is not None and row_length is not None:
+        raise UsageError(
+            "pack: rows of preferences are not packed: each is a prompt with its answers",
+            help='leave out pack; PairCollate(form="packed") packs them when batches are made',
+        )
     tokenize_index, tokenize = tokenizes[0]
     changing = [step.name for step in steps[render_index + 1 : tokenize_index] if not step.preserves_text]
     if tokenize_index < render_index or changing:
@@ -98,10 +103,11 @@ def mark_tokenized_render(steps: Sequence[Step]) -> tuple[Step, ...]:
         return tuple(steps)
     rules = [step.image_rule for step in steps if isinstance(step, ResolvedRender)]
     image_token = next((rule.token for rule in rules if rule is not None), None)
+    has_preferences = any(isinstance(step, ResolvedRender) and step.preferences is not None for step in steps)
     linked = list(steps)
     for index, step in enumerate(steps):
         if isinstance(step, ResolvedRender):
             linked[index] = msgspec.structs.replace(step, is_tokenized=True)
         elif isinstance(step, ResolvedTokenizeChats):
-            linked[index] = msgspec.structs.replace(step, image_token=image_token)
+            linked[index] = msgspec.structs.replace(step, image_token=image_token, has_preferences=has_preferences)
     return tuple(linked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -19,6 +20,7 @@ from gristmill.core.records import (
     LITERALS,
     NUM_TOKENS,
     ORIGIN,
+    PLACES_TYPE,
     RECORD,
     SPLIT,
     TEXT,
@@ -30,7 +32,15 @@ from gristmill.images.image_files import ImageTable  # noqa: TC001  (msgspec loo
 from gristmill.images.image_tokens import ImageRule  # noqa: TC001
 from gristmill.steps.column_names import list_value_columns
 from gristmill.steps.record_functions import decode_records
-from gristmill.steps.render.example_rows import COMPLETION, PROMPT, find_images, make_chat_images, refer_to_images
+from gristmill.steps.render.example_rows import (
+    COMPLETION,
+    PROMPT,
+    ExampleRows,
+    find_images,
+    make_chat_images,
+    refer_to_images,
+)
+from gristmill.steps.render.preference_rows import PreferenceRows, list_preference_fields
 from gristmill.steps.render.render_kernel import RenderKernel
 from gristmill.text.chats.check_template import TemplateReport, check_template
 from gristmill.text.chats.example_maker import ExampleMaker
@@ -39,6 +49,7 @@ from gristmill.text.chats.options import (
     CUT,
     DROP_CHAT,
     SPLIT_NEVER,
+    TURN_WINDOWS,
     WINDOWS,
     ChatOptions,
     LastNotAssistant,
@@ -47,6 +58,8 @@ from gristmill.text.chats.options import (
     TooLong,
     TrainOn,
 )
+from gristmill.text.chats.preference_maker import PreferenceMaker
+from gristmill.text.chats.preferences import PREFERENCE_KEYS, PREFERENCE_PARTS, PreferenceForm
 from gristmill.text.chats.shapes import CHAT_PARTS, RESERVED_VARIABLES, Shape
 from gristmill.text.chats.templates import (
     BUILT_IN,
@@ -140,6 +153,10 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     `as_prompted`, or `refuse` it."""
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     """Variables of the template for every record (`enable_thinking: false`), unless the record sets them itself."""
+    preferences: PreferenceForm | None = None
+    """Make rows of [preferences](chats.md#preferences): `pairs` of a chosen and a rejected answer to one prompt (DPO),
+    or answers with `labels`, good or bad (KTO). None: such records are refused.
+    """
     keep: Literal["messages"] | None = None
     """`messages`: [write the chat as it was read](chats.md#filtering-chats-without-changing-them). Its `text` and,
     with a tokenizer, `num_tokens` are columns for the steps in between.
@@ -186,6 +203,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if self.date is not None:
             _parse_date(self.date)
+        if self.preferences is not None:
+            self._check_preferences()
         if self.images is None and (self.image_tokens is not None or self.image_token is not None):
             raise UsageError("image_tokens: without images there is nothing to count", help="name them: `images: …`")
         if self.images is not None and self.too_long == CUT:
@@ -194,10 +213,33 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
                 help="use too_long: drop_turns, windows, turn_windows or drop",
             )
 
+    def _check_preferences(self) -> None:
+        """Refuse options that preferences cannot have."""
+        for key, value in (("keep", self.keep), ("images", self.images), ("until", self.until)):
+            if value is not None:
+                raise UsageError(f"render: preferences cannot be combined with {key}", help=f"leave {key} out")
+        if self.shape != "auto":
+            raise UsageError(
+                f"render: shape: {self.shape} is a shape of chats",
+                help="leave it out; `fields` names keys of preferences",
+            )
+        if self.train_on != "auto" or self.split_turns == "always" or not self.train_end_of_turn:
+            raise UsageError(
+                "render: in preferences, all that follows the prompt is compared",
+                help="leave out train_on, train_end_of_turn and split_turns",
+            )
+        if self.too_long in (WINDOWS, TURN_WINDOWS):
+            raise UsageError(
+                "render: a pair cannot become several windows", help="set too_long to drop_turns, drop or cut"
+            )
+
     def _check_fields(self) -> None:
-        unknown = [part for part in self.fields if part not in CHAT_PARTS]
+        parts = CHAT_PARTS if self.preferences is None else PREFERENCE_PARTS
+        unknown = [part for part in self.fields if part not in parts]
         if unknown:
-            raise UsageError(f"fields: {unknown[0]!r} is no part of a chat", help=f"known are {', '.join(CHAT_PARTS)}")
+            raise UsageError(f"fields: {unknown[0]!r} is no part of a chat", help=f"known are {', '.join(parts)}")
+        if self.preferences is not None:
+            return
         needed = {"prompt"} if self.until is not None else {"prompt", "response"}
         if not (needed <= self.fields.keys()) ^ ("messages" in self.fields):
             raise UsageError("fields: a chat is a prompt and a response, or messages", help="name the keys of these")
@@ -261,6 +303,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             unknown_tokens=unknown,
             engine=self._load_counting_engine(files),
             keeps_chat=self.keep is not None,
+            preferences=self.preferences,
             renderer=f"jinja2 {version('jinja2')}",
             trace=self.trace != "off",
             image_rule=rule,
@@ -284,7 +327,6 @@ def _parse_date(text: str) -> date:
         raise UsageError(f"date: {text!r} is not a day", help="write it as 2026-01-31") from None
 
 
-PLACES_TYPE = pa.list_(pa.int64())
 CHAT_FIELDS = frozenset(
     (
         *("messages", "conversations", "conversation", "instruction", "input", "output", "prompt", "completion"),
@@ -336,6 +378,8 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     """Special tokens that only `tokenizer_config.json` knows, not the tokenizer."""
     is_tokenized: bool = False
     """Whether a `tokenize` step follows, which needs texts and the ranges that are trained."""
+    preferences: PreferenceForm | None = None
+    """Whether rows are pairs or labeled answers, not chats."""
     keeps_chat: bool = False
     """Whether records stay as they are, each with its text as a column next to it."""
     engine: str = ""
@@ -358,7 +402,8 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
 
     @property
     def _chat_fields(self) -> frozenset[str]:
-        return CHAT_FIELDS.union(self.options.fields.values())
+        preferences = PREFERENCE_KEYS if self.preferences is not None else ()
+        return CHAT_FIELDS.union(self.options.fields.values(), preferences)
 
     @property
     def loaded_content(self) -> tuple[str, ...]:
@@ -372,14 +417,17 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         if self.keeps_chat:
             return self._add_schema_beside(schema)
         carried = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
-        if self.is_tokenized:
+        if self.preferences is not None:
+            added = list_preference_fields(self.preferences, is_tokenized=self.is_tokenized)
+        elif self.is_tokenized:
             added = [(TEXT, TEXT_TYPE), (TRAINED, PLACES_TYPE), (LITERALS, PLACES_TYPE)]
             added += [(IMAGES, IMAGES_TYPE)] if self.image_rule is not None else []
         else:
             added = [(TEXT, TEXT_TYPE), (PROMPT, TEXT_TYPE), (COMPLETION, TEXT_TYPE)]
+        if not self.is_tokenized:
             carried += [field for field in list_value_columns(schema) if field.name not in self._chat_fields]
             carried += [schema.field(RECORD)] if RECORD in schema.names else []
-        return pa.schema([*carried, *(pa.field(*column) for column in added)])
+        return pa.schema([*carried, *added])
 
     def _add_schema_beside(self, schema: pa.Schema) -> pa.Schema:
         added = [pa.field(TEXT, TEXT_TYPE, metadata={BESIDE_RECORD: b"text"})]
@@ -388,7 +436,11 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         return pa.schema([*(field for field in schema if field.name not in names), *added], schema.metadata)
 
     def columns_added(self) -> tuple[str, ...]:
-        return (NUM_TOKENS,) if self.keeps_chat else (PROMPT, COMPLETION)
+        if self.keeps_chat:
+            return (NUM_TOKENS,)
+        if self.preferences is not None:
+            return tuple(field.name for field in list_preference_fields(self.preferences, is_tokenized=False)[1:])
+        return (PROMPT, COMPLETION)
 
     def adapt_to_sample(self, sample: pa.RecordBatch) -> Self:
         """Check the template on real records; raises `UsageError` for anything that would be trained wrongly."""
@@ -400,6 +452,14 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     def check_records(self, records: Sequence[Mapping[str, Any]]) -> TemplateReport:
         """Report what the template does to these records."""
         maker = self.load().maker
+        if isinstance(maker, PreferenceMaker):
+            records, problems = maker.list_sides(records)
+            if problems and not records:
+                raise UsageError(
+                    f"render: none of {len(problems)} sample records is a preference; the first: {problems[0]}",
+                    help="`fields` names the keys of prompts and answers; without `preferences`, chats are rendered",
+                )
+            maker = maker.with_options()
         count_tokens = self._make_token_counter()  # loads a tokenizer, for which the template is not to blame
         with self._limit_template():
             return check_template(
@@ -420,24 +480,31 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
         count_all = self._make_batch_counter() if self.keeps_chat else None
         maker, limits = self._load_maker(traces=self.trace)
         tokens = [*self.special_tokens, *self.control_tokens]
-        return RenderKernel(maker, self.output_schema, tokens, limits, count_all, self._refer_to_images)
+        make_rows: Callable[[pa.Schema], Any] = partial(ExampleRows, refer_to_images=self._refer_to_images)
+        if self.preferences is not None:
+            make_rows = partial(PreferenceRows, form=self.preferences)
+        return RenderKernel(maker, self.output_schema, tokens, limits, count_all, make_rows)
 
     def _load_maker(self, *, traces: bool) -> tuple[ExampleMaker, TemplateLimits | None]:
         """Compile the template, within its limits."""
         count = self._make_token_counter(self.engine) if self.options.max_tokens is not None else None
         with self._limit_template() as limits:
-            maker = ExampleMaker(
-                self.template,
-                self.options,
-                today=self.today,
-                special_tokens=self.special_tokens,
-                control_tokens=self.control_tokens,
-                count_tokens=count,
-                images=self._load_images(),
-            )
+            maker = self._make_maker(count)
             if traces:
                 maker.start_tracing(limits.restart if limits is not None else None)
         return maker, limits
+
+    def _make_maker(self, count_tokens: Callable[[str], int] | None) -> ExampleMaker:
+        facts: dict[str, Any] = {
+            "today": self.today,
+            "special_tokens": self.special_tokens,
+            "control_tokens": self.control_tokens,
+            "count_tokens": count_tokens,
+            "images": self._load_images(),
+        }
+        if self.preferences is not None:
+            return PreferenceMaker(self.template, self.options, self.preferences, **facts)
+        return ExampleMaker(self.template, self.options, **facts)
 
     def _load_images(self) -> ChatImages | None:
         if self.image_rule is None or self.image_table is None:

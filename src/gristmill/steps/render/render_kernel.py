@@ -34,6 +34,7 @@ from gristmill.steps.record_functions import (
 from gristmill.steps.render.example_rows import ExampleRows, encode_example
 from gristmill.text.chats.answers import find_common_length
 from gristmill.text.chats.jinja_environment import TemplateTimeout
+from gristmill.text.chats.preference_maker import PreferenceMaker
 from gristmill.text.chats.record_plan import RecordPlans
 from gristmill.text.chats.shapes import KEYS_WITH_MEANING, MESSAGES, NotAChat
 from gristmill.text.chats.tracing.template_tracer import NUM_COMPARED, TRACE_HELP
@@ -67,15 +68,16 @@ class RenderKernel(StepKernel):
         special_tokens: Sequence[str],
         limits: TemplateLimits | None = None,
         count_tokens: Callable[[pa.Array], NDArray[np.int64]] | None = None,
-        refer_to_images: Callable[[Sequence[str]], list[dict[str, Any]]] | None = None,
+        make_rows: Callable[[pa.Schema], Any] = ExampleRows,
     ) -> None:
         self.maker = maker
         self._limits = limits
         self._output_schema = output_schema
         self._count_tokens = count_tokens
-        self._refer_to_images = refer_to_images
+        self._make_rows = make_rows
         self._decoder = PlainChatDecoder(maker)
-        self._plans = RecordPlans(maker) if maker.usual_finder.template.tracer is not None else None
+        is_planned = not isinstance(maker, PreferenceMaker) and maker.usual_finder.template.tracer is not None
+        self._plans = RecordPlans(maker) if is_planned else None
         # A JSON line may hold a token without its letters: by escapes, or in content parts that are joined later.
         is_escaped = any(character < " " or character in '\\"' for token in special_tokens for character in token)
         hiding = ("\\", '"type"') if is_escaped else ("\\u", "\\/", '"type"')
@@ -92,7 +94,7 @@ class RenderKernel(StepKernel):
         has_lines = RECORD in batch.schema.names
         is_decoded = not has_lines or has_text_beside(batch.schema)
         records: Sequence[Any] = list(decode_records(batch)) if is_decoded else batch.column(RECORD).to_pylist()
-        rows = ExampleRows(schema, self._refer_to_images)
+        rows = self._make_rows(schema)
         quarantined: list[QuarantinedRecord] = []
         dropped: Counter[str] = Counter()
         counters: Counter[str] = Counter()
@@ -124,7 +126,7 @@ class RenderKernel(StepKernel):
                     rendered = make_both_ways(self.maker, record, may_hold_literals=suspects.has(row))
                 else:
                     rendered = self.maker.make(record, may_hold_literals=suspects.has(row))
-                rows.add(row, rendered)
+                num_rows = rows.add(row, rendered)
             except NotAChat as problem:
                 quarantined.append(quarantine_row(batch, row, problem.reason, problem.message))
                 continue
@@ -138,7 +140,7 @@ class RenderKernel(StepKernel):
             except Exception as error:  # a template can raise anything: that costs one record, not the run
                 quarantined.append(quarantine_exception(batch, row, error))
                 continue
-            created += len(rendered.examples) + len(rendered.dropped) - 1
+            created += num_rows + len(rendered.dropped) - 1
             dropped.update(rendered.dropped)
             for name, count in rendered.counts:
                 counters[name] += count

@@ -144,7 +144,7 @@ class TokenizeChatsKernel(EncodingKernel):
         A row is encoded again if it holds literals, or if the lengths of its tokens do not add up.
         """
         trained = batch.column(TRAINED)
-        mask, is_unplaced = _mask_by_lengths(self._lengths, ids, offsets, sizes, trained)
+        mask, is_unplaced = mask_by_lengths(self._lengths, ids, offsets, sizes, trained)
         if self._lengths is not None and self._lengths.unicode_form is not None:
             is_unplaced |= _is_changed_by(self._lengths.unicode_form, batch.column(TEXT))
         has_literals = np.diff(batch.column(LITERALS).offsets.to_numpy()) > 0
@@ -299,7 +299,7 @@ def _repeat_image_tokens(
     return np.repeat(ids, repeats), starts[offsets], np.repeat(mask & ~is_image, repeats)
 
 
-def _mask_by_lengths(
+def mask_by_lengths(
     lengths: ByteLengths | None,
     ids: NDArray[np.uint32],
     offsets: NDArray[np.int64],

@@ -16,6 +16,7 @@ from gristmill.core.step import LocalStep, Step, StepTraits, check_choices
 from gristmill.shards.manifest_file import SnapshotFile, TokenizerSnapshot
 from gristmill.shards.stored_files import TokenizerIdentity
 from gristmill.steps.tokenize.chat_kernel import TokenizeChatsKernel, add_mask_to_schema
+from gristmill.steps.tokenize.preference_kernel import TokenizePreferencesKernel, make_preference_schema
 from gristmill.steps.tokenize.text_kernel import AS_TOKEN, LiteralPolicy, TokenizeKernel, token_schema
 from gristmill.text.tokenizers.check_tokenizer import id_type
 from gristmill.text.tokenizers.choose import AUTO, EngineChoice, choose_engine, confirm_on_sample
@@ -264,16 +265,21 @@ class ResolvedTokenizeChats(ResolvedTokenize, tag="tokenize", frozen=True, kw_on
     cuts: bool
     image_token: str | None = None
     """The token that is repeated for each image, if chats have images."""
+    has_preferences: bool = False
+    """Whether the texts are those of preferences."""
 
     @property
     def specials_as_text(self) -> bool:
         return False
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.has_preferences:
+            return make_preference_schema(schema, self.vocab_size)
         return add_mask_to_schema(schema, self.vocab_size)
 
     def load(self) -> TokenizeChatsKernel:
-        return TokenizeChatsKernel(
+        kernel_class = TokenizePreferencesKernel if self.has_preferences else TokenizeChatsKernel
+        return kernel_class(
             self.files,
             self.engine,
             self.special_tokens_in_text,

@@ -21,6 +21,7 @@ from gristmill.core.checks import (
 )
 from gristmill.core.errors import UsageError
 from gristmill.stream.collate import Collate
+from gristmill.stream.pair_collate import PairCollate
 
 Weights = Mapping[str, float]
 MixtureLike = Weights | Mapping[str, Weights] | Sequence[tuple[int, Weights] | tuple[int, Weights, str]]
@@ -193,8 +194,8 @@ class StreamArguments(_Data, frozen=True, kw_only=True):
     Loaders then get no `batch_size`. `{"tokens": n, "window": rows}` also sets among how many rows of the order similar
     ones are found (4,096).
     """
-    collate: Collate | None = None
-    """What a batch of tokens holds."""
+    collate: Collate | PairCollate | None = None
+    """What a batch of tokens holds: a `Collate`, or of preferences a `PairCollate`."""
     samples: Samples = Samples()
     """How samples, texts, third-party ids and images become batches."""
     cache: str | os.PathLike[str] | Cache | None = None
@@ -205,8 +206,8 @@ class StreamArguments(_Data, frozen=True, kw_only=True):
         sources: Any = self.sources
         if isinstance(sources, str) or not isinstance(sources, Collection | None):
             raise UsageError(f'sources must be a list such as ["web"], not {self.sources!r:.80}')
-        if not isinstance(self.collate, Collate | None):
-            raise UsageError(f"collate must be a Collate, not {self.collate!r:.80}")
+        if not isinstance(self.collate, Collate | PairCollate | None):
+            raise UsageError(f"collate must be a Collate or PairCollate, not {self.collate!r:.80}")
         if not isinstance(self.samples, Samples):
             raise UsageError(f"samples must be a Samples, not {self.samples!r:.80}")
         ends = {"epochs": self.epochs, "rows": self.rows, "tokens": self.tokens}

@@ -26,6 +26,7 @@ from gristmill.core.media import find_member, list_byte_columns
 from gristmill.core.records import INPUT_IDS
 from gristmill.shards.block_index import LaneBlocks, read_blocks
 from gristmill.shards.manifest_file import load_manifest
+from gristmill.shards.token_rows import list_parts
 from gristmill.storage.locations import is_remote, parse_location
 from gristmill.storage.user_cache import BlockCache
 from gristmill.stream.lanes.foreign_tables import describe_tables, names_images, names_tables
@@ -360,6 +361,12 @@ def _check_compatible(datasets: list[StreamDataset]) -> None:
             raise UsageError(
                 f"{first.name} holds {first.manifest.kind} and {dataset.name} {dataset.manifest.kind}",
                 help="stream rows of tokens and samples separately",
+            )
+        if len({list_parts(entry.manifest.schema.to_arrow()) for entry in (first, dataset)}) > 1:
+            raise UsageError(
+                f"{first.name} and {dataset.name} have different rows: preferences, pairs or labels, are in one batch "
+                "only with their like",
+                help="stream them separately",
             )
         lengths = find_row_length(first.manifest), find_row_length(dataset.manifest)
         if lengths[0] != lengths[1]:

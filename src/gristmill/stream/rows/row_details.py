@@ -187,6 +187,21 @@ class RowColumn:
             return self._columns[number]
 
 
+class RowValues:
+    """The scores and labels of preferences, by row."""
+
+    def __init__(self, shards: list[RowShard], table: RowTable | RemoteTable) -> None:
+        self._shards = shards
+        self._table = table
+        self._columns: dict[str, RowColumn] = {}
+
+    def read(self, name: str, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Read a column of some rows; nan where there is no value."""
+        column = self._columns.setdefault(name, RowColumn(name, self._shards, self._table))
+        values = [column.read(index).as_py() if index >= 0 else None for index in indices.tolist()]
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float32)
+
+
 class RowImages:
     """The images of all rows of a stream. Threads may use it together."""
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gristmill.core.checks import check_choice
 from gristmill.core.records import IMAGES
-from gristmill.shards.token_rows import find_token_columns, has_image_references
+from gristmill.shards.token_rows import LABEL, find_token_columns, has_image_references
 from gristmill.stream.collate import INPUT_IDS, Batch, Collate, choose_pad_id, collate, find_width
 from gristmill.stream.lanes.sources import find_row_length, list_sources
 from gristmill.stream.mapped_memory import ReadAhead
+from gristmill.stream.pair_collate import PairCollate, choose_collate, collate_pairs
 from gristmill.stream.rows.block_reader import RemoteTable
-from gristmill.stream.rows.row_details import RowColumn, RowImages, RowSources
+from gristmill.stream.rows.row_details import RowColumn, RowImages, RowSources, RowValues
 from gristmill.stream.rows.row_table import RowTable
 from gristmill.stream.stream_kernels import A_FILLED, A_SHARD
 
@@ -71,7 +73,7 @@ class StreamReader(ABC):
         """The names of all sources; batches refer to them by number."""
         self._order = order
         self._arguments = arguments
-        self._collate = arguments.collate or Collate()
+        self._collate = arguments.collate if isinstance(arguments.collate, Collate) else Collate()
         self._num_rows = num_rows
         self._cache = cache
 
@@ -170,11 +172,13 @@ class RowReader(StreamReader):
         manifest: Manifest,
     ) -> None:
         super().__init__(lanes, order, arguments, num_rows, cache)
+        schema = manifest.schema.to_arrow()
+        self._options = choose_collate(arguments.collate, schema, manifest.kind)
+        self._has_labels = LABEL in schema.names
         tokenizer = manifest.tokenizer
         pad_ids = (None, None) if tokenizer is None else (tokenizer.pad_id, tokenizer.eos_id)
-        self._pad_id = choose_pad_id(self._collate, *pad_ids)
+        self._pad_id = choose_pad_id(Collate(pad_id=self._options.pad_id), *pad_ids)
         self._row_length = find_row_length(manifest)
-        schema = manifest.schema.to_arrow()
         self._has_images = has_image_references(schema)
         stored = find_token_columns(schema)
         for name in self._collate.token_columns:
@@ -192,6 +196,7 @@ class RowReader(StreamReader):
         images, decode = self._arguments.samples.image_files, self._arguments.samples.decode
         self._images = RowImages(self._shards, self.table, images, decode) if self._has_images else None
         self._token_columns = [RowColumn(name, self._shards, self.table) for name in self._collate.token_columns]
+        self._values = RowValues(self._shards, self.table)
         self._row_sources = RowSources(self._shards, self._sources, self.table)
 
     def take(
@@ -211,20 +216,18 @@ class RowReader(StreamReader):
             indices[rows >= end] = -1
             next_row = min(next_row, end)
         addresses, mappings = table.find_addresses(indices)  # kept until the rows are copied
-        width = self._row_length
-        if width is None:
-            # A rank without rows is as wide as the global batch: no tensor may have a dimension of 0.
-            is_empty = next_row > first_row and not (indices >= 0).any()
-            # With `drop_last`, `next_row` may be beyond the batch, at the next epoch: such a batch is not empty.
-            whole = addresses
-            if is_empty:
-                whole, _ = table.find_addresses(self._order(np.arange(first_row, next_row)).indices)
-            width = find_width(whole, self._collate)
-        batch = Batch(collate(addresses, self._collate, width, self._pad_id, new))
-        for column in self._token_columns:
-            numbers = new((len(indices), width), self._number_types[column.name])
-            column.fill(indices, addresses[:, A_FILLED], numbers)
-            batch[column.name] = numbers.reshape(1, -1) if self._collate.flatten else numbers
+        if isinstance(self._options, PairCollate):
+            arrays = collate_pairs(
+                addresses,
+                self._options,
+                self._pad_id,
+                partial(self._values.read, indices=indices),
+                has_labels=self._has_labels,
+                new=new,
+            )
+        else:
+            arrays = self._collate_rows(table, addresses, indices, first_row, next_row, new)
+        batch = Batch(arrays)
         if self._images is not None:
             batch[IMAGES] = self._images.take(indices)
         del mappings
@@ -234,3 +237,29 @@ class RowReader(StreamReader):
         batch.tokens = addresses[:, A_FILLED].copy()
         batch.num_positions = batch[INPUT_IDS].size
         return batch
+
+    def _collate_rows(
+        self,
+        table: RowTable | RemoteTable,
+        addresses: NDArray[np.int64],
+        indices: NDArray[np.int64],
+        first_row: int,
+        next_row: int,
+        new: Callable[..., Any],
+    ) -> dict[str, Any]:
+        assert isinstance(self._options, Collate)
+        width = self._row_length
+        if width is None:
+            # A rank without rows is as wide as the global batch: no tensor may have a dimension of 0.
+            is_empty = next_row > first_row and not (indices >= 0).any()
+            # With `drop_last`, `next_row` may be beyond the batch, at the next epoch: such a batch is not empty.
+            whole = addresses
+            if is_empty:
+                whole, _ = table.find_addresses(self._order(np.arange(first_row, next_row)).indices)
+            width = find_width(whole, self._options)
+        arrays = collate(addresses, self._options, width, self._pad_id, new)
+        for column in self._token_columns:
+            numbers = new((len(indices), width), self._number_types[column.name])
+            column.fill(indices, addresses[:, A_FILLED], numbers)
+            arrays[column.name] = numbers.reshape(1, -1) if self._options.flatten else numbers
+        return arrays

@@ -146,11 +146,7 @@ class ExampleMaker:
         for template in self._templates:
             template.begin_record()
         try:
-            conversation = self.parse(record)
-            conversation = check_conversation(conversation, self.options, rendered)
-            self._render_all(conversation, rendered, may_hold_literals=may_hold_literals)
-            if not (self.options.parse_arguments or self.options.accepts_quoted_arguments):
-                refuse_quoted_arguments(conversation, rendered)
+            self._make(record, rendered, may_hold_literals=may_hold_literals)
         except DroppedChat as dropped:
             rendered.dropped.append(str(dropped))
         except TemplateError as error:
@@ -160,6 +156,13 @@ class ExampleMaker:
         except HistoryRewritten as error:
             raise NotAChat("history_rewritten", str(error)) from None
         return rendered
+
+    def _make(self, record: Mapping[str, Any], rendered: RenderedRecord, *, may_hold_literals: bool) -> None:
+        conversation = self.parse(record)
+        conversation = check_conversation(conversation, self.options, rendered)
+        self._render_all(conversation, rendered, may_hold_literals=may_hold_literals)
+        if not (self.options.parse_arguments or self.options.accepts_quoted_arguments):
+            refuse_quoted_arguments(conversation, rendered)
 
     def parse(self, record: Mapping[str, Any]) -> Conversation:
         """Read the conversation of a record, in the form that the template reads. Raises `NotAChat` if it has none."""

@@ -109,6 +109,24 @@ class LengthFitter:
             rendered.counts.append(("shortened_tokens", num_tokens))
         return window
 
+    def fit_together(
+        self, conversations: Sequence[Conversation], num_prompted: int, rendered: RenderedRecord
+    ) -> list[Conversation]:
+        """Leave out as few of the oldest exchanges as possible, the same of each: they share the first messages.
+
+        Of these, `num_prompted`, at least one stays.
+        """
+        ignored = RenderedRecord()
+        first = max(self.fit(conversation, ignored).first_message for conversation in conversations)
+        if not first:
+            return list(conversations)
+        if first >= num_prompted:
+            raise DroppedChat("too_long")
+        shorter = [each.remove_messages(_list_removable(each, _find_exchanges(each), first)) for each in conversations]
+        rendered.counts.append(("shortened_chats", 1))
+        rendered.counts.append(("dropped_messages", len(conversations[0].messages) - len(shorter[0].messages)))
+        return shorter
+
     def _find_starts(self, conversation: Conversation) -> list[int]:
         """Find where a part may begin, the first of them where the conversation does."""
         starts = _find_exchanges(conversation)

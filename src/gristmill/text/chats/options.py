@@ -15,7 +15,7 @@ from gristmill.text.chats.shapes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gristmill.text.chats.shapes import Conversation
 
@@ -88,6 +88,8 @@ class RenderedRecord:
     """Counters. Lists, because most records add nothing: a Counter costs more than its record."""
     left_out: list[tuple[str, str]] = field(default_factory=list)
     """What the template leaves out of answers: `reasoning` or `text`, and its words."""
+    values: list[Mapping[str, Any]] = field(default_factory=list)
+    """Of preferences, for each pair or labeled answer: its scores, or its label."""
 
     def drop_answers(self, reason: str, conversation: Conversation, messages: Sequence[int]) -> None:
         """Drop an example, and count its answers by their kind."""

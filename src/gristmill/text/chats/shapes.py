@@ -56,8 +56,9 @@ _MEDIA = {IMAGE_TAG: IMAGE_KEYS, "<video>": ("videos", "video"), "<audio>": ("au
 _ENABLE_THINKING = "enable_thinking"
 _SYSTEM_KEYS = ("system", "system_prompt", "system_message", "system_instruction")
 _TOOLS_KEYS = ("tools", "functions")
-_BAD_ANSWER_KEYS = ("label", "kto_tag")
-_GOOD_LABELS = frozenset(("true", "1", "1.0", "yes", "good", "desirable"))
+BAD_ANSWER_KEYS = ("label", "kto_tag")
+"""Keys of records that say whether an answer is a good one, as in files for KTO."""
+GOOD_LABELS = frozenset(("true", "1", "1.0", "yes", "good", "desirable"))
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
 _TRAIN, _WEIGHT = "train", "weight"
@@ -68,7 +69,7 @@ PARTIAL_MARK = "train_detail"
 KEYS_WITH_MEANING = frozenset(
     (
         *("chat_template_kwargs", _ENABLE_THINKING, "conversations", "conversation"),
-        *(*chain(*_MEDIA.values()), *_SYSTEM_KEYS, *_TOOLS_KEYS, *_BAD_ANSWER_KEYS, *_MARKS),
+        *(*chain(*_MEDIA.values()), *_SYSTEM_KEYS, *_TOOLS_KEYS, *BAD_ANSWER_KEYS, *_MARKS),
     )
 )
 """Keys of records that say something about a chat besides its messages."""
@@ -204,7 +205,7 @@ def suggest_render(record: Mapping[str, Any]) -> str:
 
 def _suggest_fields(record: Mapping[str, Any]) -> dict[str, str]:
     for key, value in record.items():
-        if _are_messages(value):
+        if are_messages(value):
             return {"messages": str(key)}
     keys = {str(key).lower(): str(key) for key, value in record.items() if isinstance(value, str)}
     parts = {part: keys[name] for part, names in _USUAL_NAMES.items() for name in reversed(names) if name in keys}
@@ -222,7 +223,7 @@ def count_unused(
         template_words: Words of the template, which may read fields of messages by these names.
         fields: Keys that `fields` names.
     """
-    texts = [_join_texts(message.get("content")) for message in conversation.messages]
+    texts = [join_texts(message.get("content")) for message in conversation.messages]
 
     def is_part(name: str, value: Any) -> bool:
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
@@ -277,7 +278,7 @@ def parse_conversation(
             notes["several_shapes"] = 1
         shape = shapes[0]
     _refuse_bad_answer(record, "the answer")
-    raw = _add_system(record, _READERS[shape](record))
+    raw = _add_system(record, read_raw_messages(record, shape))
     tools = _read_tools(record, shape)
     variables = record.get("chat_template_kwargs") or {}
     if not isinstance(variables, dict) or any(name in RESERVED_VARIABLES for name in variables):
@@ -322,8 +323,8 @@ def _count_unread(record: Mapping[str, Any], shape: str) -> Counter[str]:
 
 
 def _describe_strange_record(record: Mapping[str, Any]) -> str:
-    if record.keys() >= {"chosen", "rejected"}:
-        return "chosen and rejected are a preference pair, which is not trained"
+    if record.keys() >= {"chosen", "rejected"} or record.keys() >= {"messages_chosen", "messages_rejected"}:
+        return "chosen and rejected are a preference pair; `render: {preferences: pairs}` makes rows of pairs"
     hint = suggest_render(record) or "render: {fields: {prompt: …, response: …}}"
     return (
         f"no messages, conversations, instruction and output, or prompt and completion: {_list_keys(record)}; "
@@ -336,13 +337,13 @@ RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 
 def _refuse_bad_answer(marked: Mapping[str, Any], noun: str) -> None:
     """Refuse what is labeled as in files for KTO, unless the label clearly says that the answer is good."""
-    for key in _BAD_ANSWER_KEYS:
+    for key in BAD_ANSWER_KEYS:
         value = marked.get(key)
-        if value is not None and str(value).strip().lower() not in _GOOD_LABELS:
+        if value is not None and str(value).strip().lower() not in GOOD_LABELS:
             raise NotAChat(
                 "bad_answer",
-                f"{key}: {value!r:.60} does not say that {noun} is good (KTO), and other answers are not trained; a "
-                "`filter` before `render` leaves such records out, a `map` removes a label that means something else",
+                f"{key}: {value!r:.60} does not say that {noun} is good (KTO); `preferences: labels` keeps "
+                "labels, a `filter` before `render` leaves such records out, a `map` removes labels of another meaning",
             )
 
 
@@ -376,7 +377,7 @@ def _add_system(record: Mapping[str, Any], messages: list[Any]) -> list[Any]:
     elif not (isinstance(system, list) and all(map(is_text_part, system))):
         raise NotAChat("content_not_text", f"system is {type(system).__name__}, not text")
     first = messages[0] if messages and isinstance(messages[0], dict) else {}
-    if first.get("role") == SYSTEM and _join_texts(first.get("content")) == _join_texts(system):
+    if first.get("role") == SYSTEM and join_texts(first.get("content")) == join_texts(system):
         return messages
     return [{"role": SYSTEM, "content": system}, *messages]
 
@@ -390,7 +391,7 @@ def _refuse_media(record: Mapping[str, Any]) -> None:
             raise NotAChat(f"{noun}_not_set", f"the record has {noun}; {helps}")
 
 
-def _join_texts(content: Any) -> str:
+def join_texts(content: Any) -> str:
     """Join the texts of a content, without the space around them; empty if it has none."""
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = (part["text"] for part in parts if is_text_part(part))
@@ -543,7 +544,7 @@ _begins_list = re.compile(r"\s*\[\s*\{").match
 _begins_messages = re.compile(r"""\s*\[\s*\{\s*["'](?:role|from|content|value)["']\s*:""").match
 
 
-def _are_messages(value: Any) -> bool:
+def are_messages(value: Any) -> bool:
     """Tell whether a value is a list of messages or turns, or its JSON. JSON that is damaged counts, too."""
     if isinstance(value, str):
         if not _begins_list(value):
@@ -556,7 +557,7 @@ def _are_messages(value: Any) -> bool:
     return is_list and all(isinstance(turn, dict) and turn.keys() & {"role", "from"} for turn in value)
 
 
-def _read_messages(value: Any, noun: str) -> list[Any]:
+def read_messages(value: Any, noun: str) -> list[Any]:
     """Read a list of messages or of ShareGPT's turns, which may be JSON in a string. Messages are checked later."""
     if isinstance(value, str):
         value = _parse_json(value, MESSAGES, f"{noun}: ")
@@ -587,16 +588,16 @@ def _read_turn(turn: Any, index: int) -> Any:
 def _read_text_or_messages(record: Mapping[str, Any], name: str, role: str) -> list[Any]:
     """Read the text of this role, or a list of messages as in TRL."""
     value = record.get(name)
-    is_text = isinstance(value, str | None) and not _are_messages(value)
-    return [{"role": role, "content": value}] if is_text else _read_messages(value, name)
+    is_text = isinstance(value, str | None) and not are_messages(value)
+    return [{"role": role, "content": value}] if is_text else read_messages(value, name)
 
 
 def _from_messages(record: Mapping[str, Any]) -> list[Any]:
-    return _read_messages(record.get(MESSAGES), MESSAGES)
+    return read_messages(record.get(MESSAGES), MESSAGES)
 
 
 def _from_sharegpt(record: Mapping[str, Any]) -> list[Any]:
-    return _read_messages(_find_turns(record), "conversations")
+    return read_messages(_find_turns(record), "conversations")
 
 
 def _from_alpaca(record: Mapping[str, Any]) -> list[Any]:
@@ -626,3 +627,8 @@ _READERS = {
     ALPACA: _from_alpaca,
     PROMPT_COMPLETION: _from_prompt_completion,
 }
+
+
+def read_raw_messages(record: Mapping[str, Any], shape: str) -> list[Any]:
+    """Read the messages of a record of this shape, which are not checked yet."""
+    return _READERS[shape](record)
