@@ -2,11 +2,12 @@
 
 import http.client
 import json
+import socket
 
 import pytest
 
 from gristmill.core.errors import UsageError
-from gristmill.report.local_server import LocalServer
+from gristmill.report.local_server import LocalServer, Reply
 
 
 class Shelf(LocalServer):
@@ -53,6 +54,15 @@ def test_a_bad_request_is_told(server, query):
 
 def test_an_error_of_ours_is_told_in_its_words(server):
     assert ask(server, f"/{server.token}/broken") == (400, '{"error":"it broke"}')
+
+
+def test_a_half_open_connection_is_closed(server, monkeypatch, capfd):
+    monkeypatch.setattr(Reply, "timeout", 0.05)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(f"GET /{server.token}/page HTTP/1.1\r\nHost: 127".encode())
+        assert connection.recv(100) == b""  # the server has closed it
+    assert ask(server, f"/{server.token}/a?rows=1")[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_nothing_without_the_token_from_elsewhere_or_by_another_method(server):

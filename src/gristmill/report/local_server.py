@@ -68,8 +68,8 @@ class _QuietServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a connection that broke: a browser may go elsewhere at any time."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
+        """Say nothing of a connection that broke or stalls: a browser may go elsewhere at any time."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
 
@@ -78,6 +78,7 @@ class Reply(BaseHTTPRequestHandler):
 
     server_version = "gristmill"
     sys_version = ""
+    timeout = 20.0  # of each read and write: a half-open connection must not hold a thread forever
     local_server: LocalServer
     words: dict[str, list[str]]
     """All words of the request, for those that come several times."""
@@ -98,7 +99,7 @@ class Reply(BaseHTTPRequestHandler):
             self.send_json({"error": error.message}, HTTPStatus.BAD_REQUEST)
         except (KeyError, ValueError, IndexError) as error:
             self.send_json({"error": f"bad request: {error}"}, HTTPStatus.BAD_REQUEST)
-        except ConnectionError:  # the browser has gone elsewhere
+        except (ConnectionError, TimeoutError):  # the browser has gone elsewhere
             raise
         except OSError as error:
             self.send_json({"error": f"cannot be read: {error}"}, HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -126,7 +126,9 @@ def make_footer(report: Report) -> Markup:
     return element("footer", element("p", text))
 
 
-def make_document(title: str, body: Markup, *scripts: str, connects: str = "'none'", images: str = "data:") -> str:
+def make_document(
+    title: str, body: Markup, *scripts: str, style: str = "", connects: str = "'none'", images: str = "data:"
+) -> str:
     """Make a whole document with our style and our scripts, whose hash the policy names."""
     code = "".join(map(read_asset, ("theme.js", *scripts)))
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
@@ -142,7 +144,7 @@ def make_document(title: str, body: Markup, *scripts: str, connects: str = "'non
         element("meta", name="referrer", content="no-referrer"),
         element("link", rel="icon", href="data:,"),  # else browsers ask the server for one
         element("title", title),
-        Markup(f"<style>{read_asset('report.css')}</style>"),
+        Markup(f"<style>{join(*map(read_asset, filter(None, ('report.css', style))))}</style>"),
     )
     html = element("html", head, element("body", body, Markup(f"<script>{code}</script>")), lang="en")
     return f"<!DOCTYPE html>\n{html}\n"

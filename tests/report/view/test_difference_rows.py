@@ -17,7 +17,7 @@ def read_numbers(requests, **words):
 
 def find(rows, query, kind="text", filters=None, start=0):
     hits = search_rows(rows, Selection(rows, filters or Filters()), query, kind, start)
-    return [hit for hit in hits if not isinstance(hit, int)]
+    return [hit for hit in hits if isinstance(hit, dict)]
 
 
 def make_dataset(folder, texts, output, **pack):
@@ -41,7 +41,8 @@ def test_two_datasets_side_by_side(tmp_path):
     requests = Requests(collections)
     _, answer = read_numbers(requests, name="differences")
     assert answer["facets"]["reason"] == [("changed", 1), ("only in b", 1)]
-    changed, added = answer["rows"]
+    assert [row["lines"][0]["text"] for row in answer["rows"]][:1] == ["text 4 of [many] → text 4 of [MANY]"]
+    changed, added = (requests.read_record({"row": [str(number)]}) for number in (0, 1))
     assert [[piece for piece in side["pieces"] if piece[1]] for side in changed["sides"]] == [
         [("many", 1)],
         [("MANY", 1)],

@@ -25,6 +25,15 @@ def test_reasons_of_dropped_records(web):
     source = lines[0]["source"]
     _, answer = read_numbers(requests, name=name, source=source)
     assert answer["total"] == sum(line["source"] == source for line in lines)
+    shown = requests.collections[name]._lines
+    number, line = next((number, line) for number, line in enumerate(shown) if line.get("thresholds"))
+    for words, kept in (({"reason": line["step"]}, "step"), ({"reason": line["reason"]}, "reason")):  # a part suffices
+        _, answer = read_numbers(requests, name=name, **words)
+        assert answer["total"] == sum(line[kept] == words["reason"] for line in lines) > 0
+    [(rule, value), *_] = line["failed"].items()
+    sign = "<" if rule.startswith("min") else ">"
+    why = requests.read_record({"name": [name], "row": [str(number)]})["why"]
+    assert why.startswith(f"{value:.6g} {sign} {line['thresholds'][rule]:.6g}")
     score = requests.collections[name].score_names[0]
     _, answer = read_numbers(requests, name=name, score=f"{score}:0:1e9")
     assert answer["total"] == sum(f"{line['step']}.{key}" == score for line in lines for key in line.get("failed", {}))

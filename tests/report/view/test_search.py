@@ -17,7 +17,7 @@ from gristmill.shards.dataset import open_dataset
 
 def find(rows, query, kind="text", filters=None, start=0):
     hits = search_rows(rows, Selection(rows, filters or Filters()), query, kind, start)
-    return [hit for hit in hits if not isinstance(hit, int)]
+    return [hit for hit in hits if isinstance(hit, dict)]
 
 
 def test_a_search_finds_texts_expressions_and_tokens(mixed_rows):

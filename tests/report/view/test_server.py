@@ -80,20 +80,22 @@ def test_what_is_refused(serve, web):
 def test_rows_in_the_browser(serve, browser, web):
     viewer = serve(web)
     page = browser.open(viewer.url)
-    page.wait("document.querySelectorAll('#rows article').length")
+    assert read_page(page) == list(range(50))
     dataset = open_dataset(web)
-    texts = page.run("[...document.querySelectorAll('#rows article > pre')].map(p => p.textContent)")
-    assert texts == [dataset[number]["text"] for number in range(10)]
+    texts = page.run("[...document.querySelectorAll('#rows td.text')].map(cell => cell.textContent)")
+    for number, text in enumerate(texts):
+        assert text.rstrip("…") in " ".join(dataset[number]["text"].split())
+    page.run("document.querySelector('tr[data-row=\"3\"] td.text').click()")
+    page.wait("document.getElementById('row-3')")
+    assert page.run("document.querySelector('#panel article > pre').textContent") == dataset[3]["text"]
     assert page.run("window.hacked") is None
     page.press("n", "n")
-    page.wait("document.getElementById('row-10')")
+    page.wait("document.querySelector('[data-row=\"50\"]')")
     page.run("location.hash = 'show=out&split=validation&source=web'")
-    page.wait("document.getElementById('position').textContent.includes(' to ')")
-    first = len(dataset) - len(dataset.split("validation"))
     ranges = viewer.collections["out"].ranges
     start = next(part.start for part in ranges if (part.split, part.source) == ("validation", "web"))
-    assert start >= first
-    page.wait(f"document.getElementById('row-{start}')")
+    assert start >= len(dataset) - len(dataset.split("validation"))
+    page.wait(f"document.querySelector('#rows [data-row]')?.dataset.row === '{start}'")
     page.press("/", "/")
     assert page.run("document.activeElement.id") == "query"
     page.run("location.hash = 'show=out&row=0'")
@@ -104,16 +106,21 @@ def test_rows_in_the_browser(serve, browser, web):
     page.wait("document.getElementById('search-status')?.dataset.done")
     expected = [n for n in range(len(dataset)) if "document 11" in dataset[n]["text"].lower()]
     hits = page.run("[...document.querySelectorAll('.hit a')].map(a => a.textContent)")
-    assert hits == [f"row {number:,}" for number in expected]
-    page.run("document.querySelector('.hit a').click()")
+    assert hits == [f"{number:,}" for number in expected]
+    assert page.run("document.getElementById('search-status').textContent").startswith(f"{len(expected)} row")
+    page.wait("document.activeElement.matches('a.line')")  # the keyboard goes on in the list
+    page.press("Enter")
     page.wait(f"document.getElementById('row-{expected[0]}')")
     assert page.problems == []
     assert {url.split("/")[2] for url in page.requests if url != "about:blank"} == {f"127.0.0.1:{viewer.port}"}
-    page.run(f"location.hash = 'show={quote('out · dropped')}'")
-    page.wait("document.querySelector('#rows article b.bad')")
+    page.run("location.hash = 'show=dropped&reason=gopher_quality&row=0'")  # as a report links to them
+    page.wait("document.querySelector('#panel b.bad') && document.getElementById('filter-reason').value")
+    reasons = page.run("[...document.querySelectorAll('#rows td.reason')].map(cell => cell.textContent)")
+    assert reasons
+    assert all(reason.startswith("gopher_quality: ") for reason in reasons)
     # A document is shown even if the filters of the address would hide it.
     assert start > 0
-    origin = json.loads(ask(viewer, f"/{viewer.token}/rows?name=out&row=0&count=1")[1])["rows"][0]["origin"]
+    origin = json.loads(ask(viewer, f"/{viewer.token}/record?name=out&row=0")[1])["origin"]
     page.run(f"location.hash = 'show=out&split=validation&document={quote(origin)}'")
     page.wait("location.hash.includes('row=0') && document.getElementById('row-0')")
     page.run("location.hash = 'show=nobody'")
@@ -126,11 +133,172 @@ def test_rows_in_the_browser(serve, browser, web):
     page.close()
 
 
+def press_all(page, *keys):
+    for key in keys:
+        page.press(key, key if len(key) == 1 else "")
+
+
+@pytest.fixture(scope="module")
+def columns(tmp_path_factory):
+    """A dataset with own columns, one of whose files has a name that turns the direction of text."""
+    folder = tmp_path_factory.mktemp("columns")
+    lines = [json.dumps({"text": f"text {n} " + "word " * (n % 40), "n": n % 60, "lang": "de" if n % 4 else "en"})
+             for n in range(240)]  # fmt: skip
+    (folder / "b\u202egpj.jsonl").write_text("\n".join(lines))
+    recipe = gm.Recipe(
+        sources={"web": steps.Read(read=str(folder / "*.jsonl"), columns=["n", "lang"])},
+        steps=[steps.Write(format="arrow")],
+        output=str(folder / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    return folder / "out"
+
+
+def test_a_click_on_a_head_sorts_and_on_a_bar_filters(serve, browser, columns):
+    pytest.importorskip("duckdb")
+    viewer = serve(columns)
+    page = browser.open(viewer.url)
+    page.wait("document.querySelectorAll('.bin').length === 20 && document.querySelectorAll('.value').length === 2")
+    records = list(open_dataset(columns))
+    counts = page.run("[...document.querySelectorAll('.value .share')].map(share => share.textContent)")
+    assert counts == ["180", "60"]
+    page.run("document.querySelectorAll('.value')[1].click()")
+    english = [number for number, record in enumerate(records) if record["lang"] == "en"]
+    page.wait("document.getElementById('position').textContent.includes('of 60 rows')")
+    assert read_page(page) == english[:50]
+    for click, mark in (("↑", "ascending"), ("↓", "descending")):
+        page.run("document.querySelector('[data-column=n]').click()")
+        page.wait(f"document.querySelector('[data-column=n]')?.textContent.includes('{click}')")
+        assert page.run("document.querySelector('[data-column=n]').closest('th').ariaSort") == mark
+    page.wait("document.querySelectorAll('.bin').length === 20")
+    down = sorted(english, key=lambda number: (-records[number]["n"], number))
+    assert read_page(page) == down[:50]
+    press_all(page, "w")
+    page.type("length(text) < 40")
+    page.press("Enter")
+    short = [number for number in down if len(records[number]["text"]) < 40]
+    page.wait(f"document.getElementById('position').textContent.includes('of {len(short)} rows')")
+    assert read_page(page) == short
+    page.wait("document.activeElement.matches('a.line')")
+    address = page.run("location.href")
+    page.go("about:blank")
+    page.go(address)  # the address says all of it
+    assert read_page(page) == short
+    page.wait("document.querySelectorAll('.bin').length === 20")
+    # Bars are one stop for Tab; arrows go from one to the next, and Enter filters.
+    page.run("document.querySelector('.bin').focus()")
+    press_all(page, "ArrowRight", "ArrowRight")
+    label = page.run("document.activeElement.ariaLabel")
+    assert label.startswith("5.9 to 8.85: ")
+    page.press("Enter")
+    page.wait("document.querySelectorAll('.chip').length === 3")
+    page.run("[...document.querySelectorAll('.chip button')].forEach(button => button.click())")
+    press_all(page, "w")
+    page.type("n >")
+    page.press("Enter")
+    page.wait("document.getElementById('problem')?.textContent.includes('syntax')")
+    assert [problem for problem in page.problems if "400" not in problem] == []
+    page.close()
+
+
+def test_the_list_and_the_row_next_to_it(serve, browser, columns):
+    """Keys go from row to row, the panel follows; what is not there is said, and so is a viewer that has ended."""
+    viewer = serve(columns)
+    page = browser.open(viewer.url, width=1280)
+    read_page(page)
+    press_all(page, "j", "j", "ArrowDown")
+    page.wait("document.getElementById('row-2')")
+    assert page.run("document.activeElement.closest('tr').dataset.row") == "2"
+    assert "\u202e" not in page.run("document.body.textContent")
+    assert "b\\u202egpj.jsonl@" in page.run("document.querySelector('#panel header').textContent")
+    press_all(page, "k")
+    page.wait("document.getElementById('row-1')")
+    page.browser.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    page.run("document.getElementById('copy').click()")
+    page.wait("/copied|not allowed/.test(document.getElementById('copy').textContent)")
+    page.press("Escape")
+    page.wait("document.getElementById('panel').hidden")
+    assert page.run("document.activeElement.closest('tr').dataset.row") == "1"
+    press_all(page, "g")
+    page.type("120")
+    page.press("Enter")
+    page.wait("document.getElementById('row-120') && document.activeElement.closest('tr')?.dataset.row === '120'")
+    assert read_page(page)[0] == 100
+    press_all(page, "g")
+    page.type("999,999")
+    page.press("Enter")
+    page.wait("document.getElementById('row-problem')")
+    assert "no row 999,999" in page.run("document.getElementById('row-problem').textContent")
+    page.press("Escape")
+    page.resize(390, 844)
+    page.run("location.hash = 'row=5'")
+    page.wait("document.getElementById('row-5')")
+    box = page.run("(() => { const box = document.getElementById('panel').getBoundingClientRect(); "
+                   "return [box.left, box.width]; })()")  # fmt: skip
+    assert box == [0, 390]  # over the list, with a button that closes it
+    page.run("document.getElementById('close').click()")
+    page.wait("document.getElementById('panel').hidden")
+    viewer.close()
+    page.run("location.hash = 'split=train'")
+    page.wait("document.getElementById('problem')")
+    told = page.run("document.getElementById('problem').textContent")
+    assert "no longer answers" in told
+    assert "gristmill view" in told
+    page.close()
+
+
+def test_a_search_counts_all_and_shows_the_next(serve, browser, columns):
+    page = browser.open(serve(columns).url + "#query=text")
+    page.wait("document.getElementById('search-status')?.dataset.done")
+    assert page.run("document.getElementById('search-status').textContent") == "240 rows found; the first 200 are shown"
+    page.run("document.getElementById('more').click()")
+    page.wait("document.querySelectorAll('.hit').length === 40")
+    assert read_page(page) == list(range(200, 240))
+    page.close()
+
+
+def test_chats_are_turns_with_the_trained_text_marked(serve, browser, tmp_path):
+    trained(tmp_path / "tokenizer", specials=("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>"))
+    chats = [[{"role": "user", "content": f"ask {n}"}, {"role": "assistant", "content": f"say {n}"}] for n in range(9)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    (tmp_path / "a.jinja").write_text(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    recipe = gm.Recipe(
+        sources={"chats": steps.Read(read=str(tmp_path / "a.jsonl"))},
+        steps=[
+            steps.Render(template=str(tmp_path / "a.jinja")),
+            steps.Tokenize(tokenizer=str(tmp_path / "tokenizer")),
+            steps.Pack(row_length=128),
+        ],
+        output=str(tmp_path / "out"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    page = browser.open(serve(tmp_path / "out").url + "#row=0")
+    page.wait("document.querySelector('#row-0 .turn')")
+    turns = page.run(
+        "[...document.querySelectorAll('#row-0 .turn')].slice(0, 4).map(turn => [turn.querySelector('b').textContent, "
+        "turn.querySelector('pre').textContent, "
+        "[...turn.querySelectorAll('.token:not(.untrained)')].map(token => token.textContent).join('')])"
+    )
+    assert turns == [
+        ["user", "ask 0", ""], ["assistant", "say 0", "say 0"], ["user", "ask 1", ""], ["assistant", "say 1", "say 1"],
+    ]  # fmt: skip
+    page.run("document.getElementById('tokens').click()")
+    page.wait("!document.querySelector('#row-0 .turn') && document.querySelector('#row-0 .token')")
+    assert "<|im_start|>user" in page.run("document.querySelector('#row-0').textContent")
+    page.close()
+
+
 def test_tokens_and_masks(serve, browser, rows):
     viewer = serve(rows)
-    page = browser.open(viewer.url)
+    page = browser.open(viewer.url + "#row=0")
     page.wait("document.querySelectorAll('.token').length")
+    read_page(page)
     dataset = open_dataset(rows)
+    lines = page.run("[...document.querySelectorAll('[data-row=\"0\"] td.text')].map(cell => cell.textContent)")
+    assert [line.rstrip("…") in text for line, text in zip(lines, dataset.documents(0), strict=True)].count(False) == 0
     shown = page.run(
         "[...document.getElementById('row-0').querySelectorAll('.document')].map(d => "
         "[...d.querySelectorAll('.token')].map(t => t.textContent).join(''))"
@@ -151,7 +319,7 @@ def test_a_late_answer_does_not_take_the_page_elsewhere(serve, browser, web):
     viewer = serve(web)
     page = browser.open(viewer.url)
     read_page(page)
-    origin = json.loads(ask(viewer, f"/{viewer.token}/rows?name=out&row=0&count=1")[1])["rows"][0]["origin"]
+    origin = json.loads(ask(viewer, f"/{viewer.token}/record?name=out&row=0")[1])["origin"]
     page.run(
         "window.send = window.fetch; window.fetch = (path, options) => (path.startsWith('document?') ? "
         "new Promise((answer) => { window.release = async () => { const got = await send(path, options); "
@@ -177,7 +345,7 @@ def test_characters_of_several_tokens_are_readable(serve, browser, tmp_path):
         output=str(tmp_path / "out"),
     )
     gm.run(recipe, backend="serial", progress=False)
-    page = browser.open(serve(tmp_path / "out").url)
+    page = browser.open(serve(tmp_path / "out").url + "#row=0")
     page.wait("document.querySelector('.document .token')")
     tokens = page.run("[...document.querySelectorAll('.document .token')].map(t => t.textContent)")
     assert "".join(tokens).startswith(text)
@@ -187,6 +355,14 @@ def test_characters_of_several_tokens_are_readable(serve, browser, tmp_path):
 
 
 def read_page(page):
+    """The numbers of the rows in the list."""
+    page.wait("document.querySelector('#rows [data-row]') && !document.querySelector('#rows[aria-busy]')")
+    return page.run(
+        "[...new Set([...document.querySelectorAll('#rows [data-row]')].map(row => Number(row.dataset.row)))]"
+    )
+
+
+def read_saved(page):
     page.wait("document.querySelector('#rows article')")
     return page.run("[...document.querySelectorAll('#rows article')].map(row => row.id)")
 
@@ -217,18 +393,17 @@ def test_the_keyboard_alone_suffices(serve, browser, mixed_rows):
     reach("#add-score")
     page.press("ArrowDown")
     page.wait("location.hash.includes('score=') && document.querySelector('.strip')")
-    page.run("document.activeElement.blur()")
+    page.press("Escape")
     fill("g", "7")
     page.wait("document.querySelector('#row-7')")
     addresses = [page.run("location.href")]
-    page.run("document.activeElement.blur()")
     fill("s", "2")
     page.wait("document.getElementById('position').textContent.includes('of step 2')")
     addresses.append(page.run("location.href"))
-    page.run("document.activeElement.blur()")
     fill("/", "books text")
     page.wait("document.getElementById('search-status')?.dataset.done")
     addresses.append(page.run("location.href"))
+    page.press("s", "s")
     reach("#mix")
     page.press("Enter")
     page.wait("document.querySelectorAll('#mixture rect').length")
@@ -244,7 +419,7 @@ def test_the_keyboard_alone_suffices(serve, browser, mixed_rows):
     page.go(addresses[-1])  # what was copied shows the same to somebody else
     page.wait("document.querySelectorAll('#mixture rect').length")
     assert page.run(text) == shown
-    for address, sign in zip(addresses[:3], ("#row-7", "#rows article", ".hit"), strict=True):
+    for address, sign in zip(addresses[:3], ("#row-7", "#rows a.line", ".hit"), strict=True):
         page.go("about:blank")
         page.go(address)
         page.wait(f"document.querySelector({json.dumps(sign)})")
@@ -278,10 +453,11 @@ def test_contrast_of_every_text(serve, browser, web, mixed_rows, dark):
     viewer = serve(web, mixed_rows)
     page = browser.open(viewer.url, dark=dark)
     for place, sign in (
-        (f"show={quote(str(mixed_rows))}", ".token"),
-        ("show=out&score=gopher_quality.words:1:", ".strip"),
+        (f"show={quote(str(mixed_rows))}&row=1", ".token"),
+        ("show=out&score=gopher_quality.words:1:&row=2", ".strip"),
+        ("show=out&where=length(text)%3E1&sort=-text", ".bin"),
         ("show=out&query=document", "#search-status[data-done]"),
-        (f"show={quote('out · dropped')}&reason={quote('normalize: changed')}", ".differs"),
+        (f"show={quote('out · dropped')}&reason={quote('normalize: changed')}&row=0", "#panel article"),
         ("show=out&step=nonsense", "#problem"),
     ):
         page.run(f"location.hash = {json.dumps(place)}")
@@ -305,7 +481,9 @@ def test_differences_side_by_side(serve, browser, tmp_path):
     gm.run(make, backend="serial", progress=False, overwrite=True)
     viewer = serve(tmp_path / "before", out)
     page = browser.open(viewer.url)
-    assert read_page(page) == ["row-0"]
+    assert read_page(page) == [0]
+    page.press("j", "j")
+    page.wait("document.querySelector('.differs')")
     assert page.run("[...document.querySelectorAll('.differs')].map(s => s.textContent)") == ["first", "FIRST"]
     page.run("document.querySelectorAll('.side a')[1].click()")
     page.wait("document.getElementById('name').value === 'other' && document.querySelector('#row-0')")
@@ -323,8 +501,10 @@ def test_pictures_in_the_browser(serve, browser, tmp_path):
     viewer = serve(tmp_path / "a.tar")
     page = browser.open(viewer.url)
     assert len(read_page(page)) == 4
-    page.wait("document.querySelector('#row-0 img').naturalWidth === 48")
-    assert page.run("document.querySelectorAll('img').length") == 2  # the GIF says that it is one
+    page.wait("document.querySelector('.grid img').naturalWidth === 48")
+    assert page.run("document.querySelectorAll('.grid img').length") == 2  # the GIF says that it is one
+    page.press("j", "j")
+    page.wait("document.querySelector('#row-0 img')?.naturalWidth === 48")
     assert page.run("window.hacked") is None
     for row, kind in ((0, "image/png"), (3, "image/gif")):
         connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=20)
@@ -349,7 +529,7 @@ def test_a_saved_page_needs_nothing_else(browser, web, tmp_path):
     command = [sys.executable, "-m", "gristmill", "view", str(web), "--save", str(saved), "--rows", "3,5-6"]
     subprocess.run(command, check=True, capture_output=True)
     page = browser.open(saved.as_uri())
-    assert read_page(page) == ["row-3", "row-5", "row-6"]
+    assert read_saved(page) == ["row-3", "row-5", "row-6"]
     assert page.run("document.querySelector('#row-3 pre').textContent") == open_dataset(web)[3]["text"]
     assert page.run("window.hacked") is None
     assert page.problems == []
@@ -370,7 +550,7 @@ def test_a_notebook(browser, web, tmp_path):
         frame = page.run("document.querySelector('iframe').getAttribute('srcdoc')")
         (tmp_path / "frame.html").write_text(frame)
         page.go((tmp_path / "frame.html").as_uri())
-        assert read_page(page) == ["row-0", "row-1", "row-2"]
+        assert read_saved(page) == ["row-0", "row-1", "row-2"]
         page.close()
     finally:
         view.close()
@@ -382,7 +562,7 @@ def test_raw_files(serve, tmp_path):
     pq.write_table(pa.table({"text": ["two", "three"], "n": [1, 2]}), tmp_path / "b.parquet")
     viewer = serve(tmp_path / "a.jsonl", tmp_path / "b.parquet")
     assert count_rows(viewer.collections["files"]) == 4
-    shown = json.loads(ask(viewer, f"/{viewer.token}/rows?name=files")[1])["rows"]
+    shown = [json.loads(ask(viewer, f"/{viewer.token}/record?row={number}")[1]) for number in range(4)]
     assert [row.get("text") for row in shown] == ["one", None, "two", "three"]
     assert [turn["role"] for turn in shown[1]["turns"]] == ["user", "assistant"]
     assert shown[3]["columns"] == {"n": "2"}

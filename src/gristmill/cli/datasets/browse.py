@@ -5,6 +5,7 @@
 
 import getpass
 import os
+import shlex
 import webbrowser
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def view_command(
         return
     from gristmill.report.view.server import Viewer  # noqa: PLC0415
 
-    viewer = Viewer(collections, port)
+    viewer = Viewer(collections, port, shlex.join(["gristmill", "view", *paths]))
     if "show" in place:
         place["show"] = _find_name(collections, place["show"])
     url = f"{viewer.url}#{urlencode(place)}" if place else viewer.url

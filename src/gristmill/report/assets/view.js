@@ -1,60 +1,82 @@
-// The address says all that is shown: #show=out&split=train&score=name:1:2&row=120, or step=…, or query=….
-const PAGE = 10;
-const controls = document.getElementById("controls"), list = document.getElementById("rows");
-const collections = new Map(), chosen = new Set();
-const KEPT = ["split", "source", "reason", "score"];
-let place = new URLSearchParams(), page = null;
-let requests = new AbortController();  // of what is shown; another address ends them
-
-const address = (changes, from = place) => {
-  const next = new URLSearchParams(from);
-  for (const [name, value] of Object.entries(changes)) {
-    next.delete(name);
-    for (const one of Array.isArray(value) ? value : [value]) if (one !== null && one !== "") next.append(name, one);
-  }
-  return `#${next}`;
-};
-const go = (changes, from) => { location.hash = address(changes, from); };
-const current = () => collections.get(place.get("show")) || collections.values().next().value;
-const request = (names, extra) => {
-  const words = new URLSearchParams({ name: current().name, ...extra });
-  for (const name of names) for (const value of place.getAll(name)) words.append(name, value);
-  return words;
-};
+// The viewer's page: a list of rows, and the chosen one next to it. Each update draws what the address says.
 const fetchJson = async (path) => {
-  const answer = await fetch(path, { signal: requests.signal });
+  const answer = await ask(path);
   const data = await answer.json();
   if (!answer.ok) throw new Error(data.error || answer.statusText);
   return data;
 };
-const fail = (error) => list.replaceChildren(make("p", { class: "bad", id: "problem" }, String(error.message)));
+const ask = async (path) => {
+  try { return await fetch(path, { signal: requests.signal }); } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error(`The viewer no longer answers. Start it again (${command}) and open the address that it prints; what follows # in this one shows the same rows there.`);
+  }
+};
+const fail = (error) => {
+  list.replaceChildren(make("p", { class: "bad", id: "problem", role: "alert" }, String(error.message)));
+  if (document.getElementById("filters") && !document.querySelector("#filters .field")) drawFilters({ split: [], source: [], reason: [], scores: [] });  // a wrong condition can be removed
+};
 
+const lines = () => [...list.querySelectorAll("a.line")];
 const makeLinks = () => ({
-  row: (number) => address({ row: number, step: null, query: null }),
   document: current().has_steps ? (origin) => address({ document: origin, row: null, step: null, query: null }) : null,
   picture: (number, index) => `picture?${new URLSearchParams({ name: current().name, row: number, index })}`,
   side: (side) => address({ row: side.row, show: [...collections.values()].find((other) => other.title === side.title)?.name || null }, new URLSearchParams()),
-  chosen: (row) => make("input", { type: "checkbox", class: "choose", "aria-label": `choose row ${row.number}`, checked: chosen.has(row.number),
-    onchange: (event) => { if (event.target.checked) chosen.add(row.number); else chosen.delete(row.number); drawSave(); } }),
+  template: place.get("tokens") === "template",
 });
-const drawSave = () => {
-  const save = document.getElementById("save");
-  save.hidden = !chosen.size;
-  save.textContent = `save ${count(chosen.size)} chosen rows`;
-  save.href = `save?${new URLSearchParams({ name: current().name, rows: [...chosen].sort((a, b) => a - b).join(",") })}`;
+const drawSource = (source) => {
+  const number = sources.indexOf(source);
+  return [make("span", { class: `swatch s${number < 0 ? 7 : number % 8}`, "aria-hidden": "true" }), plain(source)];
 };
+const drawNumber = (value) => make("td", { class: "number" }, value === undefined ? "" : count(value));
+const drawCell = (name, value, isNumber) => {
+  const text = value === undefined || value === null ? "" : isNumber ? String(Number(Number(value).toPrecision(6))) : plain(String(value));
+  return make("td", { class: `extra${isNumber ? " number" : ""}${[name, `-${name}`].includes(place.get("sort")) ? " kept" : ""}` }, text);
+};
+const drawLine = (row, line, part, names, shape) => {
+  const href = address({ row: row.number, part: part || null });
+  const label = row.step ? `${count(row.number)} · rank ${row.step.rank}` : count(row.number);
+  return make("tr", { "data-row": row.number, "data-part": part, onclick: (event) => { if (!event.target.closest("a, input, button")) choose(row.number, part); } },
+    make("td", { class: "pick" }, part ? null : make("input", { type: "checkbox", class: "choose", "aria-label": `choose row ${row.number}`, checked: chosen.has(row.number),
+      onchange: (event) => { if (event.target.checked) chosen.add(row.number); else chosen.delete(row.number); drawSave(); } })),
+    make("td", { class: "number" }, make("a", { class: "line", href, onclick: (event) => { event.preventDefault(); choose(row.number, part); }, "aria-label": `row ${row.number}${line.source ? `, ${plain(line.source)}` : ""}` }, label)),
+    shape.source ? make("td", { class: "source" }, ...drawSource(line.source || "")) : null,
+    shape.reason ? make("td", { class: "reason" }, plain([row.reason, row.why].filter((text) => text).join(" · "))) : null,
+    make("td", { class: row.bad ? "text bad" : "text" }, plain(row.bad || line.text)),
+    shape.tokens ? drawNumber(line.num_tokens) : null, shape.trained ? drawNumber(line.num_trained) : null,
+    ...names.map((name) => drawCell(name, row.cells[name], shape.numbers.has(name))));
+};
+const drawRows = (rows) => {
+  const all = rows.flatMap((row) => row.lines), known = Object.keys(current().columns);
+  const names = [...new Set([...known.filter((name) => rows.some((row) => name in row.cells)), ...rows.flatMap((row) => Object.keys(row.cells))])]
+    .filter((name) => name !== "source" && !rows.some((row) => /^[{[]/.test(row.cells[name]))).slice(0, 12);  // lists and objects are in the panel
+  const isNumeric = (value) => value === undefined || (value !== "" && Number.isFinite(Number(value)));
+  const shape = { source: all.some((line) => line.source), reason: rows.some((row) => row.reason), tokens: all.some((line) => line.num_tokens !== undefined), trained: all.some((line) => line.num_trained !== undefined),
+    numbers: new Set(names.filter((name) => current().columns[name] !== "text" && rows.every((row) => isNumeric(row.cells[name])))) };
+  const heads = ["", "row", shape.source ? "source" : null, shape.reason ? "reason" : null, rows.some((row) => row.lines.length > 1) ? "document" : "text", shape.tokens ? "tokens" : null, shape.trained ? "trained" : null];
+  return make("div", { class: "scroll" }, make("table", { id: "table" },
+    make("thead", {}, make("tr", {}, ...heads.filter((name) => name !== null).map((name) => drawHead(name, name && current().columns[name] ? name : null, false)), ...names.map((name) => drawHead(name, current().columns[name] ? name : null, true)))),
+    make("tbody", {}, ...rows.flatMap((row) => row.lines.map((line, part) => drawLine(row, line, part, names, shape))))));
+};
+const labelOf = (row) => row.reason || row.lines[0].text || Object.values(row.cells).find((cell) => typeof cell === "string" && !/ bytes$/.test(cell)) || row.lines[0].origin;
+const drawGrid = (rows) => make("ul", { class: "grid" }, ...rows.map((row) => make("li", { "data-row": row.number, "data-part": 0 },
+  make("a", { class: "line", href: address({ row: row.number }), onclick: (event) => { event.preventDefault(); choose(row.number, 0); }, "aria-label": `row ${row.number}, ${plain(labelOf(row))}` },
+    row.pictures ? make("img", { src: makeLinks().picture(row.number, 0), alt: "", loading: "lazy" }) : make("span", { class: "empty" }, plain(row.bad || "no picture")),
+    make("span", { class: "caption" }, `${count(row.number)} `, ...(sources.length > 1 ? drawSource(row.lines[0].source || "") : []), make("br"), plain(labelOf(row)))))));
 
 const showRows = async () => {
-  const words = request([...KEPT, "row", "step", "batch", "world"], { count: PAGE });
-  list.replaceChildren(make("p", { class: "note" }, "reading …"));
+  const row = place.has("row") && !place.has("at") ? { row: place.get("row") } : {};
+  const words = request([...KEPT, "sort", "at", "step", "batch", "world"], { count: pageRows(), ...row });
   page = await fetchJson(`rows?${words}`);
-  const note = page.note ? [make("p", { class: "note", id: "collection-note" }, page.note)] : [];
-  const rows = page.rows.length ? page.rows.map((row) => drawRow(row, makeLinks())) : page.note ? [] : [make("p", { class: "note" }, "There are no rows.")];
-  list.replaceChildren(...note, ...rows);
+  sources = page.facets.source.length ? page.facets.source.map(([name]) => name) : sources;
+  const note = page.note ? [make("p", { class: "note", id: "collection-note" }, plain(page.note))] : [];
+  const hasPictures = page.rows.length && page.rows.filter((one) => one.pictures).length * 2 >= page.rows.length;
+  const empty = page.note && !place.getAll("where").length ? [] : [make("p", { class: "note" }, "There are no rows.")];
+  list.replaceChildren(...note, ...(page.rows.length ? [hasPictures ? drawGrid(page.rows) : drawRows(page.rows)] : empty));
   const step = place.has("step") ? ` of step ${count(Number(place.get("step")))}` : "";
   document.getElementById("position").textContent = page.rows.length
     ? `${count(page.position + 1)} to ${count(page.position + page.rows.length)} of ${count(page.total)} rows${step}` : "no rows";
   drawFilters(page.facets);
+  drawCharts();
 };
 const showMixture = async () => {
   const steps = Number(place.get("steps") || 1000);
@@ -87,124 +109,152 @@ const showMixture = async () => {
 };
 const search = async () => {
   const status = make("p", { class: "note", id: "search-status", role: "status" }, "searching …");
-  list.replaceChildren(status);
+  const body = make("tbody"), more = make("p");
+  list.replaceChildren(status, make("div", { class: "scroll" }, make("table", { id: "table" },
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "row"), make("th", { scope: "col" }, "found"))), body)), more);
+  page = null;
+  document.getElementById("position").textContent = "";
   fetchJson(`rows?${request(KEPT, { count: 1 })}`).then((answer) => drawFilters(answer.facets), () => {});
-  let hits = 0;
-  const answer = await fetch(`search?${request([...KEPT, "query", "kind"], {})}`, { signal: requests.signal });
+  const answer = await ask(`search?${request([...KEPT, "query", "kind", "start"], {})}`);
   if (!answer.ok) throw new Error((await answer.json()).error);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let rest = "", shown = 0, found = 0, last = 0;
+  const from = place.has("start") ? ` from row ${count(Number(place.get("start")))} on` : "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) break;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const hit of lines.map((line) => JSON.parse(line))) {
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    for (const hit of parts.map((part) => JSON.parse(part))) {
       if (hit.error) throw new Error(hit.error);
-      if (hit.searched !== undefined) { status.textContent = `${count(hits)} found, searched up to row ${count(hit.searched)}`; continue; }
-      if (hit.done) continue;
-      hits++;
-      list.append(make("article", { class: "sample hit" }, make("header", {},
-        make("a", { href: makeLinks().row(hit.number) }, `row ${count(hit.number)}`)),
-        make("pre", {}, hit.before, make("mark", {}, hit.match), hit.after)));
+      if (hit.searched !== undefined) { found = hit.found; status.textContent = `${count(found)} found${from}, searched up to row ${count(hit.searched)}`; continue; }
+      if (hit.done) { status.dataset.done = "1"; continue; }
+      shown++;
+      last = hit.number;
+      body.append(make("tr", { class: "hit", "data-row": hit.number, "data-part": 0, onclick: (event) => { if (!event.target.closest("a")) choose(hit.number, 0); } },
+        make("td", { class: "number" }, make("a", { class: "line", href: address({ row: hit.number }), onclick: (event) => { event.preventDefault(); choose(hit.number, 0); } }, count(hit.number))),
+        make("td", { class: "text" }, plain(hit.before), make("mark", {}, plain(hit.match)), plain(hit.after))));
     }
   }
-  status.textContent = `${count(hits)} found${hits >= 200 ? ", more are not shown" : ""}; the search is done`;
-  status.dataset.done = "1";
+  if (!status.dataset.done) throw new Error("The search broke off: the viewer no longer answers.");
+  status.textContent = `${count(found)} ${found === 1 ? "row" : "rows"} found${from}${found > shown ? `; the first ${count(shown)} are shown` : ""}`;
+  if (found > shown) more.append(make("a", { id: "more", href: address({ start: last + 1, row: null }) }, `the hits after row ${count(last)}`));
 };
-const turnPage = (name) => { if (page && page[name] !== null && page[name] !== undefined) go({ row: page[name], query: null }); };
 
-const choose = (label, id, options, value, change) => make("label", { class: "field" }, label,
-  make("select", { id, onchange: (event) => change(event.target.value) },
-    ...options.map(([name, text]) => make("option", { value: name, selected: name === value }, text))));
-const enter = (id, label, attributes, submit) => {
-  const input = make("input", { id, "aria-label": label, placeholder: label, ...attributes });
-  return make("form", { onsubmit: (event) => { event.preventDefault(); submit(input.value.trim()); } }, input);
+// The panel has the whole record of the row in the address.
+const showPanel = async () => {
+  const number = place.get("row"), part = Number(place.get("part") || 0);
+  panel.hidden = number === null;
+  document.getElementById("work").classList.toggle("open", number !== null);
+  mark();
+  if (number === null) return;
+  if (panel.dataset.shown !== `${current().name} ${number} ${place.get("tokens")}`) {
+    let record;
+    try { record = await fetchJson(`record?${request([], { row: number })}`); } catch (error) {
+      if (error.name === "AbortError") throw error;
+      panel.dataset.shown = "";
+      panel.replaceChildren(drawPanelBar(null), make("p", { class: "bad", id: "row-problem", role: "alert" }, error.message));
+      return;
+    }
+    panel.dataset.shown = `${current().name} ${number} ${place.get("tokens")}`;
+    panel.replaceChildren(drawPanelBar(record), drawRow(record, makeLinks()));
+    panel.scrollTop = 0;
+  }
+  const shown = part ? panel.querySelectorAll(".document")[part] : null;
+  if (shown) panel.scrollTop += shown.getBoundingClientRect().top - panel.getBoundingClientRect().top - 48;  // below its bar
 };
-const drawStrip = (score) => {
-  const most = Math.max(1, ...score.counts);
-  return make("span", { class: "strip", role: "img", "aria-label": `values of ${score.name} from ${score.least} to ${score.most}` },
-    ...score.counts.map((number) => make("i", { style: `height:${Math.round((number / most) * 100)}%`, title: count(number) })));
+const copy = async (event, text) => {
+  const button = event.target, name = button.textContent;
+  try { await navigator.clipboard.writeText(text); button.textContent = "copied"; } catch { button.textContent = "not allowed here"; }
+  setTimeout(() => { button.textContent = name; }, 1500);
 };
-// Each filter shows how many rows the other filters leave of every choice.
-const drawFilters = (facets) => {
-  const bar = document.getElementById("filters");
-  const focused = document.activeElement?.id;
-  const fields = ["split", "source", "reason"].filter((name) => facets[name].length).map((name) => choose(name, `filter-${name}`,
-    [["", "all"], ...facets[name].map(([value, number]) => [value, `${value} (${count(number)})`])], place.get(name) || "", (value) => go({ [name]: value, row: null, step: null })));
-  const change = (score, low, high) => go({ row: null, step: null,
-    score: facets.scores.map((other) => (other.name === score.name ? `${score.name}:${low}:${high}` : `${other.name}:${other.low ?? ""}:${other.high ?? ""}`)) });
-  const scores = facets.scores.map((score) => {
-    const low = make("input", { type: "number", step: "any", value: score.low, "aria-label": `least ${score.name}`, placeholder: score.least, id: `low-${score.name}`, onchange: () => change(score, low.value, high.value) });
-    const high = make("input", { type: "number", step: "any", value: score.high, "aria-label": `most ${score.name}`, placeholder: score.most, id: `high-${score.name}`, onchange: () => change(score, low.value, high.value) });
-    return make("span", { class: "field score" }, score.name, drawStrip(score), low, "to", high,
-      make("button", { type: "button", "aria-label": `remove the filter by ${score.name}`, onclick: () => go({ row: null, score: place.getAll("score").filter((other) => !other.startsWith(`${score.name}:`)) }) }, "×"));
-  });
-  const others = current().scores.filter((name) => !facets.scores.some((score) => score.name === name));
-  const add = others.length && !place.has("step") ? [choose("score", "add-score", [["", "filter by …"], ...others.map((name) => [name, name])], "",
-    (name) => { if (name) go({ row: null, score: [...place.getAll("score"), `${name}::`] }); })] : [];
-  bar.replaceChildren(...fields, ...scores, ...add);
-  if (focused) document.getElementById(focused)?.focus();
+const textOf = (record) => record.text ?? (record.turns ? record.turns.map((turn) => `${turn.role}: ${turn.text}`).join("\n\n")
+  : record.documents ? record.documents.map((entry) => entry.tokens.map((token) => token[1]).join("")).join("\n\n")
+    : record.sides ? record.sides.map((side) => (side.pieces || side.tokens || []).map((piece) => piece[side.pieces ? 0 : 1]).join("")).join("\n\n") : JSON.stringify(record.columns, null, 1));
+const drawPanelBar = (record) => make("div", { class: "bar", id: "panel-bar" },
+  record ? make("button", { type: "button", id: "copy", onclick: (event) => copy(event, textOf(record)) }, "copy text") : null,
+  make("button", { type: "button", id: "copy-address", onclick: (event) => copy(event, location.href) }, "copy address"),
+  record?.documents?.some((entry) => entry.num_trained < entry.num_tokens) ? make("button", { type: "button", id: "tokens", "aria-pressed": String(place.get("tokens") === "template"), onclick: () => go({ tokens: place.get("tokens") === "template" ? null : "template" }) }, "template") : null,
+  make("span", { class: "space" }),
+  make("button", { type: "button", id: "close", "aria-label": "close the row", onclick: close }, "×"));
+const mark = () => {
+  for (const line of list.querySelectorAll("[data-row]")) {
+    const is = line.dataset.row === place.get("row") && (line.dataset.part === (place.get("part") || "0"));
+    line.classList.toggle("current", is);
+    if (is) line.querySelector("a.line")?.setAttribute("aria-current", "true"); else line.querySelector("a.line")?.removeAttribute("aria-current");
+  }
 };
-const drawControls = () => {
-  const collection = current();
-  const names = [...collections.values()].map((other) => [other.name, other.rows === null ? other.title : `${other.name} (${count(other.rows)})`]);
-  const batch = make("input", { type: "number", id: "batch", min: "1", value: place.get("batch") || "8", "aria-label": "rows of a rank in a step" });
-  const world = make("input", { type: "number", id: "world", min: "1", value: place.get("world") || "1", "aria-label": "number of ranks" });
-  const order = () => ({ batch: batch.value, world: world.value, row: null, query: null, document: null });
-  const kinds = [["text", "text"], ["regex", "regular expression"], ...(collection.has_tokens ? [["token", "token id"]] : [])];
-  const bars = [
-    make("div", { class: "bar" },
-      choose("show", "name", names, collection.name, (name) => { chosen.clear(); go({ show: name }, new URLSearchParams()); }),
-      enter("query", "search (press /)", { type: "search", value: place.get("query") || "" }, (query) => go({ query, kind: document.getElementById("kind").value, row: null, step: null, mixture: null, document: null })),
-      choose("for", "kind", kinds, place.get("kind") || "text", () => {}),
-      enter("row", "row (g)", { inputmode: "numeric" }, (row) => go({ row: row.replaceAll(",", ""), query: null, step: null, document: null, mixture: null })),
-      collection.has_steps ? enter("document", "document: source:file@position", {}, (origin) => go({ document: origin, query: null, step: null, row: null })) : null),
-    collection.has_steps ? make("div", { class: "bar" },
-      enter("step", "step of training (s)", { inputmode: "numeric" }, (step) => go({ ...order(), step: step.replaceAll(",", ""), mixture: null })),
-      make("label", { class: "field" }, "rows a rank", batch), make("label", { class: "field" }, "ranks", world),
-      make("button", { type: "button", id: "mix", onclick: () => go({ ...order(), mixture: "1", step: null }) }, "mixture over steps")) : null,
-    make("div", { class: "bar", id: "filters" }),
-    make("div", { class: "bar" }, make("button", { type: "button", id: "previous", onclick: () => turnPage("previous") }, "← previous"),
-      make("button", { type: "button", id: "next", onclick: () => turnPage("next") }, "next →"), make("span", { class: "note", id: "position" }),
-      make("a", { id: "save", hidden: true, download: "rows.html" })),
-    make("p", { class: "note", id: "help" },
-      ...(collection.has_tokens ? ["The ground changes with every token; ", make("u", {}, "underlined"), " tokens are not trained; point at one for its id, bytes and origin. "] : []),
-      `Keys: / search, g row, ${collection.has_steps ? "s step, " : ""}f filters, n next, p previous, G last page.`)];
-  controls.replaceChildren(...bars.filter((bar) => bar !== null));
-  drawSave();
+const choose = (row, part) => { history.pushState(null, "", address({ row, part: part || null })); update(); };
+const close = () => { const line = list.querySelector(".current a.line"); go({ row: null, part: null }); line?.focus(); };
+// From line to line: the focus moves, and the panel follows where there is room for it.
+const step = (distance) => {
+  const all = lines(), now = all.indexOf(document.activeElement.closest?.("a.line")), shown = all.findIndex((line) => line.closest(".current"));
+  const next = all[(now >= 0 ? now : shown) + distance] || (now < 0 && shown < 0 ? all[0] : null);
+  if (!next) { turnPage(distance); return; }
+  next.focus();
+  const { row, part } = next.closest("[data-row]").dataset;
+  if (!panel.hidden || innerWidth >= 900) { history.replaceState(null, "", address({ row, part: part === "0" ? null : part })); update(); }
 };
+const turnPage = (distance) => {
+  if (!page) return;
+  const at = page.position + distance * pageRows();
+  if (at >= 0 && at < page.total) go({ at, row: null, part: null, query: null });
+};
+const lastPage = () => { if (page?.total) go({ at: Math.floor((page.total - 1) / pageRows()) * pageRows(), row: null, query: null }); };
+
+let listed = null;
 const update = async () => {
   const asked = location.hash;
+  const before = collections.size && controls.firstChild ? current() : null;
+  place = new URLSearchParams(location.hash.slice(1));
+  const wanted = findName(place.get("show"));
+  if (wanted) place.set("show", wanted);
+  const key = [...place].filter(([name]) => !["row", "part", "tokens"].includes(name)).join("&");
+  const isSame = listed === key && (!place.has("row") || place.has("at") || place.has("query") || place.has("mixture") || list.querySelector(`[data-row="${CSS.escape(place.get("row"))}"]`) || page?.total <= pageRows());
   requests.abort();
   requests = new AbortController();
-  const before = current();
-  place = new URLSearchParams(location.hash.slice(1));
-  if (before !== current() || !controls.firstChild) drawControls();
-  document.getElementById("position").textContent = "";
-  for (const id of ["query", "step", "document", "kind", "batch", "world"]) { const input = document.getElementById(id); if (input && input !== document.activeElement) input.value = place.get(id) || { kind: "text", batch: "8", world: "1" }[id] || ""; }
+  if (before !== current()) drawControls();
+  for (const id of ["query", "step", "kind", "batch", "world"]) { const input = document.getElementById(id); if (input && input !== document.activeElement) input.value = place.get(id) || { kind: "text", batch: "8", world: "1" }[id] || ""; }
   try {
-    if (place.has("show") && !collections.has(place.get("show"))) throw new Error(`nothing here is called "${place.get("show")}": choose under "show"`);
-    if (place.has("query")) await search();
-    else if (place.has("mixture")) await showMixture();
-    else if (place.has("document")) {
+    if (place.has("show") && !wanted) throw new Error(`nothing here is called "${place.get("show")}": choose under "show"`);
+    if (place.has("document")) {
       const { row } = await fetchJson(`document?${new URLSearchParams({ name: current().name, place: place.get("document") })}`);
-      if (location.hash === asked) location.replace(address({ row, document: null, ...Object.fromEntries(KEPT.map((name) => [name, null])) }));  // a filter could hide it
-    } else await showRows();
-  } catch (error) { if (error.name !== "AbortError") fail(error); }
+      if (location.hash === asked) location.replace(address({ row, document: null, at: null, ...Object.fromEntries(KEPT.map((name) => [name, null])) }));  // a filter could hide it
+      return;
+    }
+    const panelShown = showPanel().catch((error) => { if (error.name !== "AbortError") fail(error); });
+    if (!isSame) {
+      listed = null;
+      list.setAttribute("aria-busy", "true");
+      if (place.has("query")) await search();
+      else if (place.has("mixture")) await showMixture();
+      else await showRows();
+      listed = key;
+      mark();
+    }
+    if (returnFocus) { returnFocus = false; (list.querySelector(".current a.line") || lines()[0] || document.activeElement).focus(); }
+    list.querySelector(".current")?.scrollIntoView({ block: "nearest" });
+    await panelShown;
+  } catch (error) { if (error.name !== "AbortError") { listed = null; fail(error); } } finally { list.removeAttribute("aria-busy"); }
 };
 addEventListener("keydown", (event) => {
-  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input:not([type=checkbox]), select, textarea")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
   const focus = (id) => () => document.getElementById(id)?.focus();
-  const action = { "/": focus("query"), g: focus("row"), s: focus("step"), f: () => document.querySelector("#filters select")?.focus(),
-    n: () => turnPage("next"), p: () => turnPage("previous"), ArrowRight: () => turnPage("next"), ArrowLeft: () => turnPage("previous"), G: () => turnPage("last") }[event.key];
+  const order = () => { document.getElementById("order").open = true; document.getElementById("step").focus(); };
+  const inList = !event.target.closest("#panel, pre, .chart-bars, summary");
+  const action = { "/": focus("query"), g: focus("row"), s: current().has_steps ? order : null, w: focus("where"), f: () => document.querySelector("#filters select")?.focus(),
+    j: () => step(1), k: () => step(-1), ArrowDown: inList ? () => step(1) : null, ArrowUp: inList ? () => step(-1) : null, Escape: panel.hidden ? null : close,
+    n: () => turnPage(1), p: () => turnPage(-1), ArrowRight: inList ? () => turnPage(1) : null, ArrowLeft: inList ? () => turnPage(-1) : null, G: lastPage }[event.key];
   if (action) { event.preventDefault(); action(); }
 });
 fetchJson("info").then((answer) => {
-  for (const collection of answer) collections.set(collection.name, collection);
+  command = answer.command;
+  for (const collection of answer.collections) collections.set(collection.name, collection);
   addEventListener("hashchange", update);
+  addEventListener("popstate", update);
   update();
 }).catch(fail);

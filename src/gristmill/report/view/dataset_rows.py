@@ -22,6 +22,7 @@ import pyarrow as pa
 from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
 from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, TEXT
+from gristmill.report.view.column_queries import ColumnQueries, name_kinds
 from gristmill.report.view.describe import describe_record, list_pictures
 from gristmill.report.view.rows import RowBlock, RowRange, Rows
 from gristmill.report.view.search import make_batch_block, make_line_blocks, make_parquet_blocks, make_record_blocks
@@ -37,6 +38,7 @@ from gristmill.text.tokenizers.files import find_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import pyarrow.dataset as pads
     from numpy.typing import NDArray
 
     from gristmill.report.view.rows import StepOrder
@@ -85,6 +87,33 @@ class DatasetRows(Rows):
     def token_texts(self) -> TokenTexts:
         return TokenTexts(self.dataset)
 
+    @cached_property
+    def queries(self) -> ColumnQueries | None:
+        manifest = self.dataset.manifest
+        if self.has_tokens or manifest.format not in ("arrow", "parquet"):
+            return None
+        kinds = name_kinds(self.dataset.schema)
+        return ColumnQueries(kinds, self._open_columns, self.score_names, self._read_row_scores)
+
+    def _open_columns(self) -> pa.Table | pads.Dataset:
+        """Open all rows as columns, in order: mapped from Arrow, read from Parquet when they are asked for."""
+        manifest = self.dataset.manifest
+        paths = [self.dataset._check_size(shard) for _, _, shard in manifest.shards()]
+        if manifest.format == "parquet":
+            import pyarrow.dataset as pads  # noqa: PLC0415  (0.1 s)
+
+            return pads.dataset([str(path) for path in paths], format="parquet")
+        schema = manifest.shard_schema()
+        return pa.Table.from_batches(
+            (batch for path in paths for batch in read_mapped_batches(path, schema)), schema or self.dataset.schema
+        )
+
+    def _read_row_scores(self, name: str) -> NDArray[np.float64]:
+        rows, values = self.read_scores(name)
+        scores = np.full(len(self.dataset), np.nan)
+        scores[rows] = values
+        return scores
+
     def read_scores(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         return self._scores.read_values(name)
 
@@ -94,8 +123,14 @@ class DatasetRows(Rows):
         names = [name_origin(self.origins.names, origin) for origin in origins]
         scores = [self._scores.find_document(origin) for origin in origins]
         if self.has_tokens:
-            return {"number": number, "documents": list(self._describe_documents(record, names, scores))}
-        return {"number": number, "origin": "".join(names[:1]), "scores": scores[0], **describe_record(record)}
+            documents = self._describe_documents(record, names, scores)
+            sources = [origin.source for origin in origins]
+            return {
+                "number": number,
+                "documents": [{**entry, "source": name} for entry, name in zip(documents, sources, strict=True)],
+            }
+        place = {"number": number, "origin": names[0], "source": origins[0].source}
+        return {**place, "scores": scores[0], **describe_record(record)}
 
     def _describe_documents(
         self, record: Mapping[str, Any], origins: list[str], scores: list[dict[str, float]]

@@ -93,6 +93,68 @@ def _describe_turn(turn: Mapping[str, Any]) -> dict[str, str]:
     return {"role": str(turn.get("role") or turn.get("from") or ""), "text": cut_text("\n".join(texts))}
 
 
+_LINE = 280
+_CELL = 80
+_AROUND = 40
+_BEFORE = 12
+"""Tokens before the trained text of a line."""
+
+
+def shorten_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Shorten a described row to lines of a table: one of each document, or one of the record."""
+    short = {name: row[name] for name in ("number", "reason", "why", "bad", "step") if row.get(name) is not None}
+    if row.get("pictures"):
+        short["pictures"] = len(row["pictures"])
+    cells = {**row.get("columns", {}), **row.get("scores", {})}
+    short["cells"] = {
+        name: _flatten(value, _CELL) if isinstance(value, str) else value for name, value in cells.items()
+    }
+    documents = row.get("documents")
+    if documents is None:
+        line = {"origin": row.get("origin", ""), "source": row.get("source", ""), "text": _flatten(_find_text(row))}
+        return {**short, "lines": [line]}
+    fields = ("origin", "source", "num_tokens", "num_trained")
+    short["lines"] = [
+        {name: document[name] for name in fields if name in document}
+        | {"text": _flatten(_find_trained(document["tokens"]))}
+        for document in documents
+    ]
+    return short
+
+
+def _find_trained(tokens: list[tuple[int, str, int, str]]) -> str:
+    """Find the text around the first token that is trained: chats begin with the same words."""
+    first = next((number for number, token in enumerate(tokens) if token[2]), 0)
+    start = max(0, first - _BEFORE)
+    return ("…" if start else "") + "".join(token[1] for token in tokens[start : start + _LINE])
+
+
+def _find_text(row: dict[str, Any]) -> str:
+    """Find what a line says of a row: what differs, its turns, its text, or its columns."""
+    if row.get("sides"):
+        return " → ".join(filter(None, map(_find_difference, row["sides"])))
+    if row.get("turns"):
+        return "  ".join(f"{turn['role']}: {turn['text'][:_LINE]}" for turn in row["turns"][:3])
+    return str(row.get("text") or row.get("bad") or "")
+
+
+def _find_difference(side: dict[str, Any]) -> str:
+    """Find the first piece of a side that differs, with what stands before it."""
+    pieces = [token[1::3] for token in side["tokens"]] if "tokens" in side else side.get("pieces", ())
+    before = ""
+    for text, differs in pieces:
+        if differs:
+            return f"{before[-_AROUND:]}[{text[:_AROUND]}]"
+        before = (before + text)[-2 * _AROUND :]
+    return before[-_AROUND:]
+
+
+def _flatten(text: str, most: int = _LINE) -> str:
+    """Write a text in one line, and cut it."""
+    start = " ".join(text[: 4 * most].split())
+    return start if len(start) <= most and len(text) <= 4 * most else f"{start[:most]}…"
+
+
 def cut_text(text: str) -> str:
     """Cut a long text, and say so."""
     if len(text) <= MAX_CHARACTERS:

@@ -87,7 +87,9 @@ class LineRows(Rows):
         described = {
             "number": number,
             "origin": str(line.get("place") or f"{source}:{line.get('file', '')}@{line.get('position', '')}"),
+            "source": source,
             "reason": reason,
+            "why": _explain(line),
             **describe_record({name: value for name, value in line.items() if name not in _HIDDEN}),
         }
         if "passage" in line:  # an item of a benchmark, and where a document holds it
@@ -126,6 +128,25 @@ def _list_failed(line: dict[str, Any]) -> dict[str, float]:
     failed = line.get("failed")
     values = failed.items() if isinstance(failed, dict) else ()
     return {f"{line.get('step', '')}.{name}": float(value) for name, value in values if type(value) in (int, float)}
+
+
+def _explain(line: dict[str, Any]) -> str:
+    """Explain why a record is here: the values next to their limits, or the error."""
+    failed, limits = line.get("failed"), line.get("thresholds")
+    if not isinstance(failed, dict):
+        return str(line.get("error") or "").partition("\n")[0]
+    limits = limits if isinstance(limits, dict) else {}
+    signs = {"min": "<", "max": ">"}
+    return ", ".join(
+        f"{_show_value(value)} {signs.get(str(name)[:3], 'against')} {_show_value(limits[name])}"
+        if name in limits
+        else f"{name} {_show_value(value)}"
+        for name, value in failed.items()
+    )
+
+
+def _show_value(value: object) -> str:
+    return f"{value:,.6g}" if type(value) in (int, float) else show_record(value)
 
 
 def _decode_record(record: object) -> object:

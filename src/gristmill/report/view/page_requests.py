@@ -10,18 +10,21 @@ import msgspec
 
 from gristmill.core.checks import check_choice
 from gristmill.core.errors import GristmillError, UsageError
+from gristmill.report.view.column_queries import MISSING, can_query
+from gristmill.report.view.describe import shorten_row
 from gristmill.report.view.rows import Filters, ScoreRange, Selection, count_rows, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gristmill.report.view.rows import Rows
-    from gristmill.report.view.search import SearchKind
+    from gristmill.report.view.search import SearchKind, SearchProgress
 
 
 _MAX_ROWS = 100
 _MAX_STEPS = 10_000_000
 MAX_HITS = 200
+"""Hits that are shown at once; all are counted."""
 _SPAN = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 Words = dict[str, list[str]]
@@ -46,19 +49,42 @@ class Requests:
                 "has_tokens": rows.has_tokens,
                 "has_steps": rows.steps is not None,
                 "scores": rows.score_names,
+                "columns": {} if rows.queries is None or not can_query() else rows.queries.kinds,
+                "missing": MISSING if rows.queries is not None and not can_query() else "",
             }
             for name, rows in self.collections.items()
         ]
 
     def read_rows(self, words: Words) -> dict[str, Any]:
-        """Describe a page of rows that filters choose, or the rows of a training step."""
+        """Describe a page of rows that filters choose, or the rows of a training step, each in a few lines."""
         rows = self._get(words)
-        count = min(max(1, get_number(words, "count", 10)), _MAX_ROWS)
-        row = get_number(words, "row", 0)
+        count = min(max(1, get_number(words, "count", 50)), _MAX_ROWS)
+        first = get_number(words, "at", 0)
         with self._lock:
             if "step" in words:
-                return self._read_step(rows, words, row, count)
-            return read_page(rows, read_filters(words), row, count, lambda number: describe_safely(rows, number))
+                return self._read_step(rows, words, first, count)
+            row = get_number(words, "row", 0) if "row" in words else None
+            filters = read_filters(words)
+            return read_page(rows, filters, first, row, count, lambda number: self._shorten(rows, number))
+
+    def _shorten(self, rows: Rows, number: int) -> dict[str, Any]:
+        return shorten_row(describe_safely(rows, number))
+
+    def read_record(self, words: Words) -> dict[str, Any]:
+        """Describe one row with all that it holds."""
+        rows, number = self._get(words), get_number(words, "row", 0)
+        with self._lock:
+            if number >= count_rows(rows):
+                last = f"the last is {count_rows(rows) - 1:,}" if count_rows(rows) else "there are none"
+                raise UsageError(f"there is no row {number:,}: they are counted from 0, and {last}")
+            return describe_safely(rows, number)
+
+    def describe_column(self, words: Words) -> dict[str, Any]:
+        """Describe how the values of a column are spread."""
+        queries = self._get(words).queries
+        if queries is None:
+            raise UsageError("these rows have no columns")
+        return queries.describe_column(get_word(words, "column"))
 
     def _read_step(self, rows: Rows, words: Words, first: int, count: int) -> dict[str, Any]:
         """Describe rows of a step. Here pages are counted by their place in the step."""
@@ -67,16 +93,12 @@ class Requests:
         places = rows.steps.find_rows(
             get_number(words, "step", 0), get_number(words, "batch", 8, 1), get_number(words, "world", 1, 1)
         )
-        first = min(first, max(0, len(places) - 1))
+        first = max(0, min(first, (len(places) - 1) // count * count))
         shown = places[first : first + count]
-        last = first + count
         return {
-            "rows": [{**describe_safely(rows, place.number), "step": msgspec.to_builtins(place)} for place in shown],
+            "rows": [{**self._shorten(rows, place.number), "step": msgspec.to_builtins(place)} for place in shown],
             "position": first,
             "total": len(places),
-            "previous": max(0, first - count) if first else None,
-            "next": last if last < len(places) else None,
-            "last": max(0, len(places) - count),
             "facets": {"split": [], "source": [], "reason": [], "scores": []},
             "note": rows.note,
         }
@@ -120,8 +142,7 @@ class Requests:
         if not query:
             raise UsageError("there is nothing to search for")
         selection = Selection(rows, read_filters(words))
-        hits = search_rows(rows, selection, query, kind, get_number(words, "start", 0))
-        return _limit_hits(hits)
+        return _limit_hits(search_rows(rows, selection, query, kind, get_number(words, "start", 0)))
 
     def list_chosen(self, words: Words) -> tuple[Rows, list[int]]:
         """List rows that were chosen to be saved: `3,7-9`."""
@@ -134,16 +155,16 @@ class Requests:
         return self.collections[name]
 
 
-def _limit_hits(hits: Iterator[dict[str, Any] | int]) -> Iterator[dict[str, Any]]:
-    num_hits = 0
+def _limit_hits(hits: Iterator[dict[str, Any] | SearchProgress]) -> Iterator[dict[str, Any]]:
+    """Yield the first hits, and up to the end of the search how many there are."""
+    num_shown = num_found = 0
     for hit in hits:
-        if isinstance(hit, int):
-            yield {"searched": hit}
-            continue
-        num_hits += 1
-        yield hit
-        if num_hits == MAX_HITS:
-            return
+        if not isinstance(hit, dict):
+            num_found += hit.num_found
+            yield {"searched": hit.row, "found": num_found}
+        elif num_shown < MAX_HITS:
+            num_shown += 1
+            yield hit
 
 
 def describe_safely(rows: Rows, number: int) -> dict[str, Any]:
@@ -161,6 +182,8 @@ def read_filters(words: Words) -> Filters:
         source=get_word(words, "source", ""),
         reason=get_word(words, "reason", ""),
         scores=tuple(map(ScoreRange.parse, words.get("score", []))),
+        where=tuple(filter(None, words.get("where", []))),
+        sort=get_word(words, "sort", ""),
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import bisect
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from gristmill.readers.records import RECORD_ERRORS, BadRecord, JsonLinesFile, Record, decode_line, open_records
+from gristmill.report.view.column_queries import ColumnQueries, name_kinds
 from gristmill.report.view.describe import describe_record, list_pictures
 from gristmill.report.view.rows import RowBlock, RowRange, Rows
 from gristmill.report.view.search import make_line_blocks, make_record_blocks
@@ -46,14 +50,27 @@ class FileRows(Rows):
 
     def describe_row(self, number: int) -> dict[str, Any]:
         file = bisect.bisect_right(self._starts, number) - 1
-        origin = f"{self._ranges[file].source}, record {number - self._starts[file]:,}"
+        source = self._ranges[file].source
+        place = {"number": number, "origin": f"{source}, record {number - self._starts[file]:,}", "source": source}
         record = self._read(number)
         if isinstance(record, BadRecord):
-            return {"number": number, "origin": origin, "bad": record.problem, "text": record.text}
+            return {**place, "bad": record.problem, "text": record.text}
         try:
-            return {"number": number, "origin": origin, **describe_record(record)}
+            return {**place, **describe_record(record)}
         except RecursionError:
-            return {"number": number, "origin": origin, "bad": "the record is nested too deeply to be shown"}
+            return {**place, "bad": "the record is nested too deeply to be shown"}
+
+    @cached_property
+    def queries(self) -> ColumnQueries | None:
+        if not all(path.suffix == ".parquet" for path in self._paths):
+            return None
+        import pyarrow.dataset as pads  # noqa: PLC0415  (0.1 s)
+
+        try:
+            table = pads.dataset([str(path) for path in self._paths], format="parquet")
+        except (pa.ArrowException, OSError):  # what cannot be read says so in its rows
+            return None
+        return ColumnQueries(name_kinds(table.schema), lambda: table)
 
     def read_pictures(self, number: int) -> list[bytes]:
         record = self._read(number)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from gristmill.report.view.column_queries import ColumnQueries
+
 FACETS = ("split", "source", "reason")
 _NUM_BINS = 24
 
@@ -68,12 +70,19 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     reason: str = ""
     scores: tuple[ScoreRange, ...] = ()
+    where: tuple[str, ...] = ()
+    """Conditions in SQL, all of which hold."""
+    sort: str = ""
+    """The column by which rows are in order; downwards with a minus before it."""
 
     def matches(self, rows: RowRange) -> bool:
-        """Whether rows of a range are chosen, regardless of their scores."""
+        """Whether rows of a range are chosen, regardless of their scores and columns.
+
+        A reason `step: rule` is also chosen by its step or its rule alone.
+        """
         if self.source and self.source != rows.source and self.source not in rows.mixed:
             return False
-        return self.split in ("", rows.split) and self.reason in ("", rows.reason)
+        return self.split in ("", rows.split) and self.reason in ("", rows.reason, *rows.reason.split(": ", 1))
 
 
 class RowBlock(NamedTuple):
@@ -141,6 +150,11 @@ class Rows:
         """Yield all blocks with rows from `start` up to `end`, for a search. Nothing is shared with other readers."""
         raise NotImplementedError
 
+    @property
+    def queries(self) -> ColumnQueries | None:
+        """The questions that SQL can answer about the columns of the rows; None: they are not in columns."""
+        return None
+
     def read_scores(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the row of each document, in order, and its score, which is NaN where nothing was measured."""
         raise UsageError(f"there is no score {name!r}", help="the list of scores is empty here")
@@ -169,6 +183,10 @@ class Selection:
         numbers = _find_numbers(rows, filters)
         self.numbers = None if numbers is None else numbers[self._is_in_range(numbers)]
         self._ends = np.cumsum(self._stops - self._starts)
+        self._order: NDArray[np.int64] | None = None
+        if filters.sort:
+            order = _get_queries(rows).sort_rows(filters.sort)
+            self._order = order[self.mask(0, len(order))[order]]
 
     def __len__(self) -> int:
         if self.numbers is not None:
@@ -177,13 +195,18 @@ class Selection:
 
     def row(self, position: int) -> int:
         """Return the number of the row at a position."""
+        if self._order is not None:
+            return int(self._order[position])
         if self.numbers is not None:
             return int(self.numbers[position])
         part = int(np.searchsorted(self._ends, position, side="right"))
         return int(self._stops[part] - (self._ends[part] - position))
 
     def find(self, row: int) -> int:
-        """Find the position of the first chosen row from `row` on."""
+        """Find the position of the first chosen row from `row` on; of sorted rows, that of the row itself."""
+        if self._order is not None:
+            places = np.flatnonzero(self._order == row)
+            return int(places[0]) if len(places) else 0
         if self.numbers is not None:
             return int(np.searchsorted(self.numbers, row))
         part = int(np.searchsorted(self._stops, row, side="right"))
@@ -193,7 +216,7 @@ class Selection:
         return before + max(0, row - int(self._starts[part]))
 
     def spans(self, start: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges that hold all chosen rows from `start` on; with filters by scores also others."""
+        """Yield ranges that hold all chosen rows from `start` on; with filters by scores or columns also others."""
         for first, stop in zip(self._starts.tolist(), self._stops.tolist(), strict=True):
             if stop > start:
                 yield max(first, start), stop
@@ -223,10 +246,22 @@ def _find_numbers(rows: Rows, filters: Filters) -> NDArray[np.int64] | None:
         document_rows, values = rows.read_scores(score.name)
         matching = np.unique(document_rows[(values >= score.low) & (values <= score.high)])
         numbers = matching if numbers is None else np.intersect1d(numbers, matching, assume_unique=True)
+    if filters.where:
+        matching = _get_queries(rows).find_rows(filters.where)
+        numbers = matching if numbers is None else np.intersect1d(numbers, matching, assume_unique=True)
     if any(filters.source in part.mixed for part in rows.ranges):
         matching = rows.find_source_rows(filters.source)
         numbers = matching if numbers is None else np.intersect1d(numbers, matching, assume_unique=True)
     return numbers
+
+
+def _get_queries(rows: Rows) -> ColumnQueries:
+    if rows.queries is None:
+        raise UsageError(
+            "these rows have no columns to sort or to write conditions about",
+            help="open documents in Arrow or Parquet; other rows are filtered by split, source, reason and score",
+        )
+    return rows.queries
 
 
 def count_facets(rows: Rows, filters: Filters) -> dict[str, Any]:
@@ -280,20 +315,17 @@ def _finite(value: float) -> float | None:
 
 
 def read_page(
-    rows: Rows, filters: Filters, row: int, count: int, describe: Callable[[int], Mapping[str, Any]]
+    rows: Rows, filters: Filters, first: int, row: int | None, count: int, describe: Callable[[int], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Describe some chosen rows from `row` on, with the rows where the pages before and after begin."""
+    """Describe some chosen rows from a position on; with a row, those of the page that shows it."""
     selection = Selection(rows, filters)
     total = len(selection)
-    position = min(selection.find(row), max(0, total - 1))
-    end = min(position + count, total)
+    position = first if row is None else selection.find(row) // count * count
+    position = max(0, min(position, (total - 1) // count * count))
     return {
-        "rows": [describe(selection.row(place)) for place in range(position, end)],
+        "rows": [describe(selection.row(place)) for place in range(position, min(position + count, total))],
         "position": position,
         "total": total,
-        "previous": selection.row(max(0, position - count)) if position else None,
-        "next": selection.row(end) if end < total else None,
-        "last": selection.row(max(0, total - count)) if total else None,
         "facets": count_facets(rows, filters),
         "note": rows.note,
     }

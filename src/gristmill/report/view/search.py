@@ -18,7 +18,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -46,9 +46,18 @@ NUM_THREADS = 2
 _SNIPPET = 60
 _MAX_MATCH = 200
 _MAX_BLOCK_HITS = 200
-"""Hits of one block that are described; a search shows no more in all."""
+"""Hits of one block that are described; a page shows no more in all. The others are counted."""
 
 Hit = dict[str, Any]
+
+
+class SearchProgress(NamedTuple):
+    """The progress of a search: up to which row, and how many rows were found since the last of these."""
+
+    row: int
+    num_found: int
+
+
 _WINDOW = 1 << 17
 _CASE = 0x20
 """The bit that capitals of ASCII do not have. Bytes are compared with it set, so some others seem equal, too."""
@@ -66,8 +75,10 @@ _ROWS_AT_ONCE = 256
 _LINE_END = ord("\n")
 
 
-def search_rows(rows: Rows, selection: Selection, query: str, kind: SearchKind, start: int = 0) -> Iterator[Hit | int]:
-    """Yield the hits from a row on, each with the text around it; a number says up to which row all was searched.
+def search_rows(
+    rows: Rows, selection: Selection, query: str, kind: SearchKind, start: int = 0
+) -> Iterator[Hit | SearchProgress]:
+    """Yield the hits from a row on, each with the text around it, and how far the search is.
 
     Raises:
         UsageError: The query is no regular expression or no token id.
@@ -86,9 +97,12 @@ def _list_blocks(rows: Rows, selection: Selection, start: int) -> Iterator[RowBl
 
 
 def _search_blocks(
-    blocks: Iterator[RowBlock], find: Callable[[RowBlock, Selection, int], list[Hit]], selection: Selection, start: int
-) -> Iterator[Hit | int]:
-    waiting: deque[tuple[RowBlock, Future[list[Hit]]]] = deque()
+    blocks: Iterator[RowBlock],
+    find: Callable[[RowBlock, Selection, int], tuple[list[Hit], int]],
+    selection: Selection,
+    start: int,
+) -> Iterator[Hit | SearchProgress]:
+    waiting: deque[tuple[RowBlock, Future[tuple[list[Hit], int]]]] = deque()
     pool = ThreadPoolExecutor(NUM_THREADS)
     searched = start
     try:
@@ -106,14 +120,15 @@ def _search_blocks(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _collect_hits(block: RowBlock, future: Future[list[Hit]]) -> Generator[Hit | int, None, int]:
-    yield from future.result()
+def _collect_hits(block: RowBlock, future: Future[tuple[list[Hit], int]]) -> Generator[Hit | SearchProgress, None, int]:
+    hits, num_found = future.result()
+    yield from hits
     end = block.first_row + block.num_rows
-    yield end
+    yield SearchProgress(end, num_found)
     return end
 
 
-def _make_finder(query: str, kind: SearchKind) -> Callable[[RowBlock, Selection, int], list[Hit]]:
+def _make_finder(query: str, kind: SearchKind) -> Callable[[RowBlock, Selection, int], tuple[list[Hit], int]]:
     if kind == "token":
         if not query.isdecimal():
             raise UsageError(f"{query!r} is no token id", help="search for text instead, or give a number")
@@ -129,10 +144,12 @@ def _make_finder(query: str, kind: SearchKind) -> Callable[[RowBlock, Selection,
     return lambda block, selection, start: _find_text(block, selection, start, expression, literal)
 
 
-def _find_text(block: RowBlock, selection: Selection, start: int, expression: str, literal: bytes | None) -> list[Hit]:
+def _find_text(
+    block: RowBlock, selection: Selection, start: int, expression: str, literal: bytes | None
+) -> tuple[list[Hit], int]:
     texts = block.load_texts(literal)
     matching = pc.match_substring_regex(texts, expression).fill_null(False).to_numpy(zero_copy_only=False)
-    indices = _choose_hits(matching, block, selection, start)
+    indices, num_found = _choose_hits(matching, block, selection, start)
     chosen = texts.take(pa.array(indices))
     offsets = pc.find_substring_regex(chosen, expression).to_pylist()
     matches = pc.extract_regex(chosen, f"(?P<match>{expression})").field("match").to_pylist()
@@ -148,27 +165,25 @@ def _find_text(block: RowBlock, selection: Selection, start: int, expression: st
                 "after": text[end : end + _SNIPPET],
             }
         )
-    return hits
+    return hits, num_found
 
 
-def _find_token(block: RowBlock, selection: Selection, start: int, token: int) -> list[Hit]:
+def _find_token(block: RowBlock, selection: Selection, start: int, token: int) -> tuple[list[Hit], int]:
     if block.find_token is None:
         raise UsageError("these rows are no tokens", help="search for text")
-    indices = _choose_hits(block.find_token(token), block, selection, start)
-    return [
-        {"number": block.first_row + index, "before": "", "match": f"id {token}", "after": ""}
-        for index in indices.tolist()
-    ]
+    indices, num_found = _choose_hits(block.find_token(token), block, selection, start)
+    snippet = {"before": "", "match": f"id {token}", "after": ""}
+    return [{"number": block.first_row + index, **snippet} for index in indices.tolist()], num_found
 
 
-def _choose_hits(matching: Any, block: RowBlock, selection: Selection, start: int) -> Any:
-    """Choose the matching rows that the filters choose, too."""
+def _choose_hits(matching: Any, block: RowBlock, selection: Selection, start: int) -> tuple[Any, int]:
+    """Choose the matching rows that the filters choose, too: the first of them, and how many there are."""
     indices = np.flatnonzero(matching)
     if len(indices):
         indices = indices[
             selection.mask(block.first_row, block.num_rows)[indices] & (indices >= start - block.first_row)
         ]
-    return indices[:_MAX_BLOCK_HITS]
+    return indices[:_MAX_BLOCK_HITS], len(indices)
 
 
 def find_literal(text: str) -> bytes | None:

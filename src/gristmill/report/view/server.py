@@ -31,9 +31,11 @@ _MAX_PICTURES = 64 << 20
 class Viewer(LocalServer):
     """A server of some collections of rows."""
 
-    def __init__(self, collections: dict[str, Rows], port: int = 0) -> None:
+    def __init__(self, collections: dict[str, Rows], port: int = 0, command: str = "gristmill view") -> None:
+        """Serve on a port; `command` is what starts the server again."""
         super().__init__(port)
         self.collections = collections
+        self._command = command
         self.requests = Requests(collections)
 
     def answer(self, name: str, words: dict[str, str], reply: Reply) -> None:  # noqa: ARG002  (filters come several times)
@@ -42,9 +44,13 @@ class Viewer(LocalServer):
         if not name:
             reply.send_page(self.make_page())
         elif name == "info":
-            reply.send_json(requests.describe())
+            reply.send_json({"command": self._command, "collections": requests.describe()})
         elif name == "rows":
             reply.send_json(requests.read_rows(reply.words))
+        elif name == "record":
+            reply.send_json(requests.read_record(reply.words))
+        elif name == "column":
+            reply.send_json(requests.describe_column(reply.words))
         elif name == "mixture":
             reply.send_json(requests.describe_mixture(reply.words))
         elif name == "document":
@@ -70,10 +76,22 @@ class Viewer(LocalServer):
                 element("div", element("div", element("h1", title), make_theme_button(), class_="row"), id="head"),
                 class_="top",
             ),
-            element("main", element("div", id="controls"), element("div", id="rows", aria_live="polite"), id="view"),
+            element(
+                "main",
+                element("div", id="controls"),
+                element(
+                    "div",
+                    element("div", id="rows"),
+                    element("aside", id="panel", aria_label="The chosen row", tabindex="-1", hidden=True),
+                    id="work",
+                ),
+                id="view",
+            ),
         )
-        scripts = ("rows.js", "view.js")
-        return make_document(f"{title} · Gristmill", body, *scripts, connects="'self'", images="'self' data:")
+        scripts = ("rows.js", "view_controls.js", "view.js")
+        return make_document(
+            f"{title} · Gristmill", body, *scripts, style="view.css", connects="'self'", images="'self' data:"
+        )
 
     def _stream_hits(self, reply: Reply) -> None:
         """Send each hit as a line of JSON, as soon as it is found. An error after the first one is a line, too."""

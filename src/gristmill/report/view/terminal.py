@@ -274,12 +274,12 @@ class Screen:
         start = self._selection.row(self._position) + skip if self.total else 0
         hits = search_rows(self.rows, self._selection, query, kind, start)  # type: ignore[arg-type]
         for hit in hits:
-            if not isinstance(hit, int):
+            if isinstance(hit, dict):
                 self.message = f"found in row {hit['number']:,}"
                 self._go_to(self._selection.find(hit["number"]))
                 self._scroll_to_mark()
                 return
-            self.message = f"searching … row {hit:,}; any key stops"
+            self.message = f"searching … row {hit.row:,}; any key stops"
             if self._report():
                 self.message = "stopped"
                 return
