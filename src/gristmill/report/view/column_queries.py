@@ -164,17 +164,20 @@ class ColumnQueries:
 
     @contextmanager
     def _limit_time(self) -> Iterator[None]:
-        timer = threading.Timer(_MAX_SECONDS, self._interrupt)
-        timer.daemon = True
-        timer.start()
+        is_done = threading.Event()
+        threading.Thread(target=self._interrupt, args=(is_done,), daemon=True).start()
         try:
             yield
         finally:
-            timer.cancel()
+            is_done.set()
 
-    def _interrupt(self) -> None:
-        for connection in self._connections:
-            connection.interrupt()
+    def _interrupt(self, is_done: threading.Event) -> None:
+        """Interrupt until it has an effect: DuckDB forgets an interrupt that comes just before a query begins."""
+        seconds = _MAX_SECONDS
+        while not is_done.wait(seconds):
+            for connection in self._connections:
+                connection.interrupt()
+            seconds = 0.05
 
     def _describe(self, name: str) -> dict[str, Any]:
         column = _quote(name)

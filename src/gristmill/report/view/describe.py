@@ -232,7 +232,7 @@ def wrap(segments: Iterable[Segment], width: int) -> list[Line]:
     """Break styled text into lines of at most this many columns, before a word if it fits on a line.
 
     >>> ["".join(text for text, _ in line) for line in wrap([("one tw", "plain"), ("o three花花", "token")], 8)]
-    ['one two', 'three花', '花']
+    ['one two ', 'three花', '花']
     """
     lines: list[Line] = []
     line: Line = []
@@ -268,7 +268,8 @@ def _join_styles(characters: Line) -> Line:
 def make_lines(row: dict[str, Any], width: int, pattern: re.Pattern[str] | None = None) -> list[Line]:
     """Make the lines of a described row; what a pattern finds in its texts is marked."""
     lines = wrap(_make_header(row), width)
-    for segments in _list_parts(row):
+    for part in _list_parts(row):
+        segments = [(text.replace("\r\n", "\n"), style) for text, style in part]  # a mark may end between the two
         lines += wrap(_mark_matches(segments, pattern), width)
     return [*lines, []]
 
