@@ -107,6 +107,7 @@ CASES = {
     ),
     "pictures": Case("pictures"),
     "pictures_again": Case("pictures_again", needs=("pictures",)),
+    "preferences": Case("preferences", exports=_exports("parquet", columns="trl")),
     "prompts": Case("prompts", exports=_exports("verl", "trl-prompts", "nemo-rl")),
     "quality": Case("quality"),
     "sources": Case("sources", needs=("functions",)),

@@ -9,12 +9,14 @@ from gristmill_testing.faulty_proxy import DENIED, FaultyProxy
 from gristmill_testing.token_datasets import write_tokens
 
 import gristmill as gm
+from gristmill import steps
 from gristmill.cli.main import main
 from gristmill.core.errors import StoreRefusedError, UsageError
 from gristmill.exports.formats import export_formats
 from gristmill.storage.stores.open_store import forget_stores
 
 PACKED = ("megatron-bridge", "mds", "numpy")
+PROMPTS = ("verl", "trl-prompts", "nemo-rl")
 SHARDS = [[[1, 2, 3], [4]], [[5, 6, 7, 8]], [[9, 10]]]
 
 # The export stops for ever when one file is uploaded, and says so on standard output.
@@ -70,9 +72,23 @@ def read_folder(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_format_has_the_bytes_of_a_local_export(s3, documents, packed, tmp_path):
+@pytest.fixture
+def prompts(tmp_path):
+    recipe = gm.Recipe(
+        sources={"sums": steps.Read(read=[{"question": f"{n} + {n}", "answer": str(2 * n)} for n in range(9)])},
+        steps=[
+            steps.Render(template="chatml", until="prompt", fields={"prompt": "question", "response": "answer"}),
+            steps.Write(format="parquet"),
+        ],
+        output=str(tmp_path / "prompts"),
+    )
+    gm.run(recipe, backend="serial", progress=False)
+    return tmp_path / "prompts"
+
+
+def test_every_format_has_the_bytes_of_a_local_export(s3, documents, packed, prompts, tmp_path):
     for each in export_formats():
-        dataset = packed if each.name in PACKED else documents
+        dataset = prompts if each.name in PROMPTS else packed if each.name in PACKED else documents
         local = export(dataset, each.name, tmp_path / "local" / each.name / "x")
         stored = export(dataset, each.name, f"{s3.url}/{each.name}/x")
         assert stored.rows == local.rows

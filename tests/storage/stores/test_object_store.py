@@ -36,5 +36,5 @@ def test_a_key_that_is_none(environment):
 
 def test_a_missing_package(environment):
     environment.setitem(sys.modules, "google.auth", None)
-    with pytest.raises(UsageError, match=r"gristmill\[gcs\]"):
+    with pytest.raises(UsageError, match=r"\.\[gcs\]"):
         StorePath("gs://bucket/out").read_bytes()

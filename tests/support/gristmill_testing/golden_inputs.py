@@ -81,6 +81,11 @@ def _write_rollouts(folder):
     _write(folder / "rollouts.jsonl", _lines(rollouts))
     prompts = [{"question": draws.sentence(9), "answer": str(number), "level": number % 3} for number in range(40)]
     _write(folder / "prompts.jsonl", _lines([*prompts, *prompts[:5]]))
+    pairs = [
+        {"prompt": draws.sentence(9), "chosen": draws.sentence(6), "rejected": draws.sentence(5)} for _ in range(40)
+    ]
+    pairs[7]["rejected"] = pairs[7]["chosen"]
+    _write(folder / "pairs.jsonl", _lines(pairs))
 
 
 def _write_crawl(folder):
