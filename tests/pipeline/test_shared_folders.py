@@ -138,7 +138,7 @@ def test_a_run_that_was_replaced_while_it_published(corpus, output, monkeypatch,
         monkeypatch.setattr(journal, "make_derived_files", derive)
         with monkeypatch.context() as patches:
             if has_files:
-                patches.setattr(journal, "prune_work_folder", lambda root: None)
+                patches.setattr(journal, "prune_work_folder", lambda *_: None)
             thief.append(run(corpus, output, 80, take_over=True))
         return derive(manifest)
 
