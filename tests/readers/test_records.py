@@ -49,17 +49,17 @@ def test_an_odd_tar_is_shown(tmp_path):
     rows = open_collections([make_odd_tar(tmp_path / "a.tar")])["files"]
     requests = Requests({"files": rows})
     shown = requests.read_rows({"count": ["100"]})["rows"]
-    assert [row["columns"].get("__key__") or row["columns"]["member"] for row in shown] == [
-        "folder", "0001", "README", "0002", "link", "device", "../../etc/passwd", "caf\udce9", "x" * 200,
+    assert [row["cells"].get("__key__") or row["cells"]["member"] for row in shown] == [
+        "folder", "0001", "README", "0002", "link", "device", "../../etc/passwd", "caf\udce9", "x" * 80 + "…",
     ]  # fmt: skip
-    assert shown[1]["columns"]["txt"] == "first"
-    assert shown[3]["columns"]["json"] == "7 bytes"
+    assert shown[1]["cells"]["txt"] == "first"
+    assert shown[3]["cells"]["json"] == "7 bytes"
     assert [hit["number"] for hit in requests.search({"query": ["not UTF"]}) if "number" in hit] == [7]
     data = (tmp_path / "a.tar").read_bytes()
     (tmp_path / "cut.tar").write_bytes(data[:3000])
     cut = open_collections([tmp_path / "cut.tar"])["files"]
     assert "damaged" in cut.note
-    assert Requests({"files": cut}).read_rows({})["rows"][1]["columns"]["txt"] == "first"
+    assert Requests({"files": cut}).read_rows({})["rows"][1]["cells"]["txt"] == "first"
 
 
 def test_lines_that_are_no_records(tmp_path, monkeypatch):

@@ -48,10 +48,9 @@ class Activity:
     ...     activity.show("planning: reading a sample")
     """
 
-    seconds_between = 10.0
-    """Between two lines where there is no terminal."""
-
-    def __init__(self, *, shows: bool = True) -> None:
+    def __init__(self, *, shows: bool = True, seconds_between: float = 10.0) -> None:
+        """`seconds_between` is the time between two lines where there is no terminal."""
+        self._seconds_between = seconds_between
         self._shows = shows and sys.stderr is not None
         self._is_terminal = self._shows and sys.stderr.isatty()
         self._message = self._printed = ""
@@ -89,7 +88,7 @@ class Activity:
         now = monotonic()
         if not self._message or self._message == self._printed or (not self._is_terminal and now < self._next_line):
             return
-        self._next_line = now + self.seconds_between
+        self._next_line = now + self._seconds_between
         self._printed = self._message
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1

@@ -181,7 +181,7 @@ def _run_locked(plan: Plan, options: RunOptions, held: HeldOutput, pool: WorkerP
         return RunResult(manifest, plan.output, was_up_to_date=True, warnings=list_warnings(plan, manifest))
     finished = journal.find_manifest(plan.output) if options.update else None
     change = None if finished is None else _describe_change(plan, finished)
-    with Activity(shows=options.progress is not False) as activity:
+    with Activity(shows=options.progress is not False, seconds_between=0) as activity:
         compile_ahead(plan, activity.show)
     # Look again for the marker of a run that died, now that the folder is locked and no other run can have left it.
     death = find_death_in_process(plan.output) if plan.placement.is_small_job else None

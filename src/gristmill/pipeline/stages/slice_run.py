@@ -97,10 +97,11 @@ class _SliceRun:
                 self._begin_cell()
                 for observer in self._observers:
                     observer.after_read(self._task.source, cell)
+                self._context.count(records=cell.rows.num_rows)
                 self._lost.clear()
                 self._lost["quarantined"] += sum(bad.num_records for bad in cell.quarantined)
                 records = self._apply_steps_in_pieces(cell.records)
-                self._context.count(records=cell.rows.num_rows, **+self._lost)
+                self._context.count(**+self._lost)
                 sink.add(records.batch if output.needs_text else records.rows)
                 for observer in self._observers:
                     observer.end_cell()
