@@ -152,6 +152,7 @@ SIGNATURES = {
         "columns": None,
         "licences": None,
         "row_group_rows": None,
+        "weights": None,
         "overwrite": False,
         "workers": "auto",
         "backend": "processes",
@@ -249,7 +250,7 @@ DATASET = {
 
 TRAINING = {
     "gristmill.order": ["ORDER_VERSION", "Mixture", "Permutation"],
-    "gristmill.stream": ["Accounting", "Batch", "Cache", "Collate", "Samples", "Stream"],
+    "gristmill.stream": ["TOKEN_KINDS", "Accounting", "Batch", "Cache", "Collate", "Samples", "Stream"],
     "gristmill.stream.torch": ["TorchDataset", "TorchLoader", "TorchRows"],
     "gristmill.stream.trainers.accelerate": ["AccelerateLoader"],
     "gristmill.stream.trainers.grain": ["GrainSource"],

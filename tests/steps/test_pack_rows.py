@@ -6,6 +6,7 @@ from gristmill_testing import packing as reference
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gristmill.core.token_kinds import TRAINED
 from gristmill.steps.pack import LONG_DOCUMENTS, STRATEGIES, Pack
 from gristmill.steps.pack_rows import count_trained_tokens, fill_rows, find_unfinished_rows, plan_rows
 
@@ -134,8 +135,8 @@ CHATS = st.lists(st.lists(st.booleans(), max_size=30), max_size=30)
 def test_chats_without_a_trained_token_in_reach_are_left_out_and_counted(pack, chats):
     lengths = np.array([len(mask) for mask in chats], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    flat = np.array([bit for mask in chats for bit in mask], dtype=np.bool_)
-    trained = count_trained_tokens(flat, offsets, lengths, pack.row_length)
+    codes = np.array([bit * TRAINED for mask in chats for bit in mask], dtype=np.uint8)
+    trained = count_trained_tokens(codes, offsets, lengths, pack.row_length)
     assert trained.tolist() == [sum(mask[: pack.row_length]) for mask in chats]
     packing = plan_rows(pack, lengths, trained)
     in_reach = [mask[: pack.row_length] for mask in chats]
@@ -146,10 +147,10 @@ def test_chats_without_a_trained_token_in_reach_are_left_out_and_counted(pack, c
     assert packing.num_empty == sum(not mask for mask in chats)
     assert len(chats) == len(kept) + sum(too_long) + packing.num_empty + packing.num_untrained_documents
     assert lengths.sum() == packing.num_tokens + packing.truncated_tokens + packing.dropped_tokens
-    rows = fill_rows([flat.view(np.uint8)], offsets, packing, pack.row_length, pad_id=0).reshape(-1, pack.row_length)
+    rows = fill_rows([codes], offsets, packing, pack.row_length, pad_id=0).reshape(-1, pack.row_length)
     for row, pieces in zip(rows, rows_of(packing), strict=True):
         marks = [bit for document, _, _ in pieces for bit in in_reach[document]]
-        assert row.tolist() == marks + [0] * (pack.row_length - len(marks))
+        assert (row // TRAINED).tolist() == marks + [0] * (pack.row_length - len(marks))
 
 
 def test_a_row_length_that_is_no_power_of_two():

@@ -49,8 +49,12 @@ LOSS_WEIGHTS = "loss_weights"
 FIM = "fim"
 """Where a document is cut for filling in the middle, in characters: begin and end of the middle, and 1 if its suffix
 comes first; empty for a document that is not cut."""
-TRAINED = "trained"
-"""The byte ranges of a rendered chat that are trained: from, to, from, to."""
+KINDS = "kinds"
+"""The kinds of a chat's tokens (`core/token_kinds.py`): of rendered text the bytes at which the code changes, each with
+the new code; of tokens a byte each; of rows runs (`shards/token_rows.py`)."""
+WEIGHTS = "weights"
+"""The weights of a chat's tokens in the loss, where messages have any: of rendered text the bytes at which the weight
+changes, each with the new one; of tokens and rows runs, each a number of tokens and their weight. Empty: all are 1."""
 LITERALS = "literals"
 """The byte ranges of a rendered chat in which an author wrote a special token: from, to, from, to."""
 IMAGES = "images"

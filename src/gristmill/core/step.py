@@ -63,21 +63,22 @@ def check_choices(step_type: type[Step], values: Mapping[str, object]) -> None:
 
     msgspec checks this too, but names neither the choices nor the nearest one. Fields without a value are not checked.
     """
-    for name, (choices, is_optional) in _find_choices(step_type).items():
-        if name in values and not (is_optional and values[name] is None):
+    for name, (choices, others) in _find_choices(step_type).items():
+        if name in values and not isinstance(values[name], others):
             check_choice(name, values[name], choices)
 
 
 @cache
-def _find_choices(step_type: type[Step]) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """Return the choices of each field of type `Literal[...]`, and whether it may be None as well."""
+def _find_choices(step_type: type[Step]) -> dict[str, tuple[tuple[str, ...], tuple[type, ...]]]:
+    """Return the choices of each field of type `Literal[...]`, and of which other types it may be: none, a list."""
     fields = {}
     for field in msgspec.structs.fields(step_type):
         kinds = [field.type] if get_origin(field.type) is Literal else get_args(field.type)
         literals = [kind for kind in kinds if get_origin(kind) is Literal]
-        if literals and all(kind in (*literals, type(None)) for kind in kinds):
+        others = [get_origin(kind) or kind for kind in kinds if kind not in literals]
+        if literals and all(kind in (tuple, type(None)) for kind in others):
             choices = tuple(choice for literal in literals for choice in get_args(literal))
-            fields[field.encode_name] = choices, type(None) in kinds
+            fields[field.encode_name] = choices, (*others, list) if tuple in others else tuple(others)
     return fields
 
 

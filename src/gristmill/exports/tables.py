@@ -8,7 +8,7 @@ in Parquet; JSON Lines and WebDataset have no good place for origins, so those a
 | token rows | a row is |
 |---|---|
 | parquet | a row of the same columns |
-| jsonl | an object of `input_ids`, `lengths` and, for chats, `loss_mask` |
+| jsonl | an object of `input_ids`, `lengths` and, for chats, `loss_mask`, `kinds` and `weights`, one for each token |
 | webdataset | the members `N.input_ids.npy`, `N.lengths.npy` … where N is the row's number in the split |
 
 With other `columns`, a row has those instead: see `exports.training`.
@@ -47,7 +47,7 @@ from gristmill.shards.formats.shard_format import ShardFormat, open_shard, write
 from gristmill.shards.formats.tar import BLOCK, TarShard, encode_member
 from gristmill.shards.formats.tar_members import MemberLayout, build_sample_columns
 from gristmill.shards.record_columns import RecordColumns
-from gristmill.shards.token_rows import CHATS, ORIGINS
+from gristmill.shards.token_rows import CHATS, ORIGINS, has_kinds, plain_schema, without_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -213,7 +213,9 @@ class TablesLayout(Layout):
     def _write_tokens(self, slots: Sequence[ShardSlot], file: ByteSink) -> None:
         batches: Iterator[pa.RecordBatch] = itertools.chain.from_iterable(map(read_shard_batches, slots))
         schema = self.schema
-        if self.columns != STORED:
+        if self.columns == STORED and has_kinds(schema):
+            batches, schema = map(without_runs, batches), plain_schema(schema)
+        elif self.columns != STORED:
             batches = (make_training_rows(batch, self.columns, self.align, self.pad_id) for batch in batches)
             schema = training_schema(self.columns)
         if self.format.name == "parquet":

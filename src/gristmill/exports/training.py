@@ -7,7 +7,7 @@
 | `position_ids` | from 0 in each document |
 | `seq_lengths` | the lengths of the documents |
 | `attention_mask` | 1, and 0 on padding: axolotl recognizes tokenized data by it, collators of transformers pad it |
-| `loss_mask`, `loss_weights` | 1 where the *next* token is trained, as Megatron-Bridge and Levanter expect it |
+| `loss_mask`, `loss_weights` | 1 or its weight if the *next* token is trained, for Megatron-Bridge and Levanter |
 | `seq_start_id` | where the documents of the row begin |
 
 Packed rows for the collators of transformers keep their padding: `default_data_collator` stacks rows of one length and
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.records import INPUT_IDS, LOSS_MASK
-from gristmill.shards.token_rows import LENGTHS, tokens_in_rows
+from gristmill.shards.token_rows import LENGTHS, has_weights, list_weights, tokens_in_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,6 +78,9 @@ def make_training_rows(rows: pa.RecordBatch, columns: str, align: int = 1, pad_i
         )
         filled = np.full(rows.num_rows, row_length)
     trains_next = np.append(is_label[1:], False)  # the first token of the next document is no label
+    weights = trains_next.astype(np.float32)
+    if columns == LEVANTER and has_weights(rows.schema):
+        weights[:-1] *= np.concatenate(list_weights(rows))[1:]
     if align > 1:
         places, sizes, filled = align_documents(rows, sizes, align)
         ids, trains_next = (
@@ -94,7 +97,7 @@ def make_training_rows(rows: pa.RecordBatch, columns: str, align: int = 1, pad_i
         "seq_lengths": (documents, sizes),
         "seq_start_id": (documents, _find_starts(rows, sizes, filled)),
         "loss_mask": (ends, trains_next),
-        "loss_weights": (ends, trains_next),
+        "loss_weights": (ends, weights),
     }
     schema = training_schema(columns)
     lists = [

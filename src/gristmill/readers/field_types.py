@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from gristmill.core.json_values import EXACT_FLOAT, JSON_TYPE
-from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, OTHER_FIELDS, RECORD, SPLIT, TEXT, TRAINED
+from gristmill.core.records import INPUT_IDS, LITERALS, LOSS_MASK, ORIGIN, OTHER_FIELDS, RECORD, SPLIT, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gristmill.core.records import SourceFile
 
 
-RESERVED = frozenset((ORIGIN, TEXT, RECORD, SPLIT, INPUT_IDS, LOSS_MASK, TRAINED, LITERALS, OTHER_FIELDS))
+RESERVED = frozenset((ORIGIN, TEXT, RECORD, SPLIT, INPUT_IDS, LOSS_MASK, LITERALS, OTHER_FIELDS))
 """Names with a meaning in the pipeline: a field of a file with such a name goes to `other_fields`."""
 MAX_COLUMNS = 256
 """How many keys become columns: beyond that, the keys in the fewest records go to `other_fields`."""

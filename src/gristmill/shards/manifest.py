@@ -28,7 +28,7 @@ from gristmill.shards.stored_files import (
     StoredFile,
     TokenizerIdentity,
 )
-from gristmill.shards.token_rows import KINDS, find_schema_problem
+from gristmill.shards.token_rows import ROW_DATASETS, find_schema_problem
 from gristmill.storage.locations import Count, StoredName, parse_location
 from gristmill.storage.user_cache import copy_locally
 
@@ -219,7 +219,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def holds_rows(self) -> bool:
         """Whether the dataset holds rows of tokens, with a loss mask or without."""
-        return self.kind in KINDS
+        return self.kind in ROW_DATASETS
 
     def tokenizer_folder(self, folder: str | Location) -> Path:
         """Return the folder of the tokenizer, in a dataset of this folder; of a store, a copy of it."""

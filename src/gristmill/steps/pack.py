@@ -57,7 +57,7 @@ class Pack(Step, tag="pack", frozen=True, kw_only=True):
     [[0, 2], [1, 3]]
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kernel_calls: ClassVar[str] = "gristmill.steps.pack_rows"
     kernel_modules: ClassVar[tuple[str, ...]] = ("gristmill.steps.packing_kernels",)
 

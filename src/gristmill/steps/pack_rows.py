@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import IMAGES, IMAGES_TYPE, INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
+from gristmill.core.records import IMAGES, IMAGES_TYPE, INPUT_IDS, KINDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE, WEIGHTS
+from gristmill.core.token_kinds import KIND_BITS, PADDING, TRAINED
 from gristmill.shards.token_rows import (
     LENGTHS,
     ORIGINS,
-    check_mask,
-    check_token_column,
+    check_marks,
     document_lengths,
+    encode_kinds,
     find_token_columns,
     has_image_references,
+    has_kinds,
+    has_weights,
     is_masked,
+    pack_bits,
     rows_schema,
 )
 from gristmill.steps.pack import BEST_FIT, CONCAT, DROP, PAD, TRUNCATE, Pack
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK_BYTES = 4 << 20
+_RUNS = pa.list_(pa.float32())
 
 Values = TypeVar("Values", bound=np.generic)
 
@@ -98,12 +103,16 @@ class PackedDocuments:
     """Rows that are worth packing again with those of other units."""
     ids: Sequence[NDArray[np.unsignedinteger]]
     """The ids of each batch of documents."""
-    mask: NDArray[np.bool_] | None
-    """Which of the ids are trained; None: these are not chats."""
+    codes: NDArray[np.uint8] | None
+    """The kind of each id, and whether it is trained (`core/token_kinds.py`); None: these are not chats."""
+    has_kinds: bool
+    """Whether the kinds are known."""
     trained: NDArray[np.int64] | None
     """For each document, how many trained tokens a row could hold of it."""
     offsets: NDArray[np.int64]
     origins: pa.StructArray
+    weights: list[list[float]] | None = None
+    """The runs of weights of each document; None: there are none."""
     images: pa.ListArray | None = None
     """The images of each document; None: these are not chats with images."""
     token_columns: Mapping[str, Sequence[NDArray[np.generic]]] = field(default_factory=dict)
@@ -129,6 +138,10 @@ class PackedDocuments:
         in_one_row = replace(leftover, row_ends=np.array([len(leftover.lengths)]))
         flat = self._flatten(in_one_row, int(ends[-1]) if len(ends) else 0)
         columns = {name: pa.ListArray.from_arrays(offsets, values) for name, values in flat.items()}
+        if self.weights is not None:
+            columns[WEIGHTS] = pa.array(
+                _join_weights(self.weights, replace(leftover, row_ends=1 + np.arange(len(ends)))), _RUNS
+            )
         if self.images is not None:
             columns[IMAGES] = self.images.take(pa.array(leftover.documents))
         return pa.RecordBatch.from_pydict({ORIGIN: self.origins.take(pa.array(leftover.documents)), **columns})
@@ -138,29 +151,40 @@ class PackedDocuments:
         ends = pa.array(np.concatenate([[0], packing.row_ends]).astype(np.int32))
         flat = self._flatten(packing, row_length)
         columns = {
-            **{name: pa.FixedSizeListArray.from_arrays(values, row_length) for name, values in flat.items()},
+            **{
+                name: pa.FixedSizeListArray.from_arrays(flat[name], row_length)
+                for name in flat
+                if not (self.has_kinds and name == KINDS)
+            },
             LENGTHS: pa.ListArray.from_arrays(ends, pa.array(packing.lengths)),
             ORIGINS: pa.ListArray.from_arrays(ends, self.origins.take(pa.array(packing.documents))),
         }
+        if self.has_kinds:
+            columns[KINDS] = encode_kinds(flat[KINDS].to_numpy(), np.full(packing.num_rows, row_length))
+        if self.weights is not None:
+            columns[WEIGHTS] = pa.array(_join_weights(self.weights, packing), _RUNS)
         if self.images is not None:  # those of the documents in a row, one after the other
             images = self.images.take(pa.array(packing.documents))
             columns[IMAGES] = pa.ListArray.from_arrays(images.offsets.take(ends), images.flatten())
         schema = rows_schema(
             pa.from_numpy_dtype(self.ids[0].dtype),
             row_length,
-            masked=self.mask is not None,
+            masked=self.codes is not None,
+            has_kinds=self.has_kinds,
+            has_weights=self.weights is not None,
             has_images=self.images is not None,
             token_columns={name: pa.from_numpy_dtype(each[0].dtype) for name, each in self.token_columns.items()},
         )
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _flatten(self, packing: Packing, row_length: int) -> dict[str, pa.Array]:
-        """Return the ids of rows and, for chats, their masks: padding is not trained."""
+        """Return the ids of rows and, for chats, their masks and kinds: padding is not trained."""
         flat = {INPUT_IDS: pa.array(fill_rows(self.ids, self.offsets, packing, row_length, self.pad_id))}
-        if self.mask is not None:
-            marks = fill_rows([self.mask.view(np.uint8)], self.offsets, packing, row_length, 0)
-            bits = pa.py_buffer(np.packbits(marks, bitorder="little"))  # pa.array would take ten times as long
-            flat[LOSS_MASK] = pa.Array.from_buffers(pa.bool_(), len(marks), [None, bits])
+        if self.codes is not None:
+            codes = fill_rows([self.codes], self.offsets, packing, row_length, PADDING)
+            flat[LOSS_MASK] = pack_bits(codes >= TRAINED)
+            if self.has_kinds:
+                flat[KINDS] = pa.array(codes & KIND_BITS)
         for name, arrays in self.token_columns.items():
             dtype = arrays[0].dtype
             as_bits = [array.view(f"u{dtype.itemsize}") for array in arrays]  # the padding of each type is zero bits
@@ -175,8 +199,8 @@ def pack_documents(
     ids = [batch.column(INPUT_IDS) for batch in batches]
     lengths = np.concatenate([np.empty(0, np.int64), *map(document_lengths, ids)])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    mask = _concatenate_masks(batches) if is_masked(batches[0].schema) else None
-    trained = count_trained_tokens(mask, offsets, lengths, pack.row_length) if mask is not None else None
+    codes = _concatenate_codes(batches) if is_masked(batches[0].schema) else None
+    trained = count_trained_tokens(codes, offsets, lengths, pack.row_length) if codes is not None else None
     packing = plan_rows(pack, lengths, trained)
     unfinished = np.empty(0, np.int64) if keeps_unfinished else find_unfinished_rows(pack, packing)
     return PackedDocuments(
@@ -187,10 +211,14 @@ def pack_documents(
         else packing,
         leftover=_select_rows(packing, unfinished),
         ids=[array.flatten().to_numpy() for array in ids],
-        mask=mask,
+        codes=codes,
+        has_kinds=has_kinds(batches[0].schema),
         trained=trained,
         offsets=offsets,
         origins=pa.chunked_array([batch.column(ORIGIN) for batch in batches], ORIGIN_TYPE).combine_chunks(),
+        weights=[runs for batch in batches for runs in batch.column(WEIGHTS).to_pylist()]
+        if has_weights(batches[0].schema)
+        else None,
         images=pa.chunked_array([batch.column(IMAGES) for batch in batches], IMAGES_TYPE).combine_chunks()
         if has_image_references(batches[0].schema)
         else None,
@@ -200,18 +228,46 @@ def pack_documents(
 
 def _flatten_column(batches: Sequence[pa.RecordBatch], name: str) -> list[NDArray[np.generic]]:
     """Return the numbers of a token column of each batch, one for each id."""
-    checked = [check_token_column(batch, name, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
+    checked = [check_marks(batch, name, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
     return [column.flatten().to_numpy() for column in checked]
+
+
+def _join_weights(weights: Sequence[list[float]], packing: Packing) -> list[list[float]]:
+    """Join the runs of weights of the documents in each row; empty where no document has any."""
+    rows: list[list[float]] = []
+    first = 0
+    for end in packing.row_ends.tolist():
+        documents, lengths = packing.documents[first:end].tolist(), packing.lengths[first:end].tolist()
+        row: list[float] = []
+        if any(weights[document] for document in documents):
+            for document, length in zip(documents, lengths, strict=True):
+                rest = length  # a chat may be truncated to the beginning that fits into a row
+                runs = weights[document] or [length, 1.0]
+                for tokens, weight in zip(runs[::2], runs[1::2], strict=True):
+                    if rest > 0:
+                        row += min(tokens, rest), weight
+                    rest -= tokens
+        rows.append(row)
+        first = end
+    return rows
 
 
 def _concatenate(arrays: Sequence[NDArray[Values]]) -> NDArray[Values]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _concatenate_masks(batches: Sequence[pa.RecordBatch]) -> NDArray[np.bool_]:
-    """Join the loss masks of all batches: a byte a token."""
-    masks = [check_mask(batch, document_lengths(batch.column(INPUT_IDS))) for batch in batches]
-    return _concatenate([mask.flatten().to_numpy(zero_copy_only=False) for mask in masks])
+def _concatenate_codes(batches: Sequence[pa.RecordBatch]) -> NDArray[np.uint8]:
+    """Join the loss masks and kinds of all batches: a byte a token."""
+    return _concatenate([_make_codes(batch) for batch in batches])
+
+
+def _make_codes(batch: pa.RecordBatch) -> NDArray[np.uint8]:
+    sizes = document_lengths(batch.column(INPUT_IDS))
+    mask = check_marks(batch, LOSS_MASK, sizes).flatten().to_numpy(zero_copy_only=False)
+    codes: NDArray[np.uint8] = mask.view(np.uint8) * np.uint8(TRAINED)
+    if has_kinds(batch.schema):
+        codes |= check_marks(batch, KINDS, sizes).flatten().to_numpy()
+    return codes
 
 
 def _slice_rows(packing: Packing, first: int, stop: int) -> Packing:
@@ -295,15 +351,16 @@ def plan_rows(pack: Pack, lengths: NDArray[np.int64], trained: NDArray[np.int64]
 
 
 def count_trained_tokens(
-    mask: NDArray[np.bool_], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row_length: int
+    codes: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row_length: int
 ) -> NDArray[np.int64]:
     """Count the trained tokens that a row could hold of each document: of a longer document, those in its beginning.
 
-    >>> count_trained_tokens(np.array([True, False, False, True]), np.array([0, 1, 4]), np.array([1, 3]), row_length=2)
+    >>> codes = np.array([23, 0, 5, 23], np.uint8)
+    >>> count_trained_tokens(codes, np.array([0, 1, 4]), np.array([1, 3]), row_length=2)
     array([1, 0])
     """
     counts = np.empty(len(lengths), dtype=np.int64)
-    count_trained(_as_read_only(mask.view(np.uint8)), offsets[:-1], np.minimum(lengths, row_length), counts)
+    count_trained(_as_read_only(codes), offsets[:-1], np.minimum(lengths, row_length), counts)
     return counts
 
 
@@ -329,7 +386,7 @@ def fill_rows(
     row_length: int,
     pad_id: int,
 ) -> NDArray[np.unsignedinteger]:
-    """Return the ids (or marks) of all rows, one after the other. Document d has `ids[offsets[d]:offsets[d + 1]]`.
+    """Return the ids (or codes) of all rows, one after the other. Document d has `ids[offsets[d]:offsets[d + 1]]`.
 
     The ids are in one array or several, which are read as one; no document is in two. They are not joined: for a unit
     that would be one more copy of everything, in memory that is new to the process.
@@ -363,9 +420,9 @@ def call_kernels() -> None:
     """Pack three documents into rows of 4 tokens, so that a run compiles the functions before its workers start."""
     lengths, offsets = np.array([3, 1, 2]), np.array([0, 3, 4, 6])
     packing = plan_rows(Pack(row_length=4), lengths)
-    for kind in (np.uint16, np.uint32, np.uint8):  # ids of both widths, and marks
+    for kind in (np.uint16, np.uint32, np.uint8):  # ids of both widths, and codes
         fill_rows([np.arange(6, dtype=kind)], offsets, packing, 4, 0)
-    count_trained_tokens(np.ones(6, dtype=np.bool_), offsets, lengths, 4)
+    count_trained_tokens(np.ones(6, dtype=np.uint8), offsets, lengths, 4)
 
 
 def _as_read_only(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:

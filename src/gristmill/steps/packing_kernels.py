@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill.core.token_kinds import TRAINED
 from gristmill.runtime.kernels import kernel
 
 if TYPE_CHECKING:
@@ -134,13 +135,13 @@ def pack_best_fit(lengths: NDArray[np.int32], row_length: int) -> tuple[NDArray[
 
 @kernel
 def count_trained(
-    mask: NDArray[np.uint8], first: NDArray[np.int64], lengths: NDArray[np.int64], counts: NDArray[np.int64]
+    codes: NDArray[np.uint8], first: NDArray[np.int64], lengths: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> None:
-    """Count the marked tokens of each piece, which has `lengths` tokens from `first` on."""
+    """Count the trained tokens of each piece, which has `lengths` tokens from `first` on."""
     for piece in range(len(first)):
         count = 0
-        for marked in mask[first[piece] : first[piece] + lengths[piece]]:
-            count += marked
+        for code in codes[first[piece] : first[piece] + lengths[piece]]:
+            count += code >= TRAINED
         counts[piece] = count
 
 

@@ -6,9 +6,10 @@ the mapped files of `mapped_memory`. `torch` and `trainers` put batches into the
 counts them; `examine` and `read_plan` answer questions about a stream without a training.
 """
 
+from gristmill.core.token_kinds import TOKEN_KINDS
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.collate import Batch, Collate
 from gristmill.stream.lanes.arguments import Cache, Samples
 from gristmill.stream.stream import Stream
 
-__all__ = ["Accounting", "Batch", "Cache", "Collate", "Samples", "Stream"]
+__all__ = ["TOKEN_KINDS", "Accounting", "Batch", "Cache", "Collate", "Samples", "Stream"]

@@ -14,12 +14,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.sharedctypes import RawArray
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from gristmill.core.token_kinds import TOKEN_KINDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +35,7 @@ _BATCHES_AT_A_TIME = 64
 _NUM_LINES = 256
 _STARTED, _ROW, _POSITIONS, _REPLACED, _SKIPPED, _COUNTS = range(6)
 """The columns of a worker's line: the start of its first batch (ns), the next row, tokens with padding, samples that
-were replaced and skipped; then the rows of each source and those of none, then the tokens of each."""
+were replaced and skipped; then the rows of each source and those of none, the tokens of each, those of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class StreamReport:
     """The samples that could not be used and were replaced by others (`on_error="replace"`)."""
     skipped: int = 0
     """The samples that `transform` left out and that were replaced by others."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """The tokens of each kind; empty: no row is of a chat."""
 
     @property
     def rows_per_second(self) -> float:
@@ -99,6 +103,7 @@ class Accounting:
         self._first_row = self._row = row
         self._rows = np.zeros(len(self._sources) + 1, dtype=np.int64)
         self._tokens = np.zeros(len(self._sources) + 1, dtype=np.int64)
+        self._kinds = np.zeros(len(TOKEN_KINDS), dtype=np.int64)
         self._positions = self._replaced = self._skipped = 0
         self._wait_seconds: float | None = 0.0
         self._started: float | None = None
@@ -123,6 +128,8 @@ class Accounting:
         self._positions += batch.num_positions
         self._replaced += batch.num_replaced
         self._skipped += batch.num_skipped
+        if batch.kinds is not None:
+            self._kinds += batch.kinds
         self._pending.append((batch.sources, batch.tokens))
         if len(self._pending) >= _BATCHES_AT_A_TIME:
             self._add_pending()
@@ -131,10 +138,10 @@ class Accounting:
         """Return all counts so far."""
         self._add_pending()
         rows, tokens, positions, row, started = self._rows, self._tokens, self._positions, self._row, self._started
-        wait_seconds, replaced, skipped = self._wait_seconds, self._replaced, self._skipped
+        wait_seconds, replaced, skipped, kinds = self._wait_seconds, self._replaced, self._skipped, self._kinds
         if self.workers is not None and (totals := self.workers.totals()).started is not None:
             rows, tokens, positions = rows + totals.rows, tokens + totals.tokens, positions + totals.positions
-            replaced, skipped = replaced + totals.replaced, skipped + totals.skipped
+            replaced, skipped, kinds = replaced + totals.replaced, skipped + totals.skipped, kinds + totals.kinds
             row, started, wait_seconds = max(row, totals.row), min(started or totals.started, totals.started), None
         rows, tokens = rows[:-1], tokens[:-1]
         total = max(int(rows.sum()), 1)
@@ -152,6 +159,7 @@ class Accounting:
             left_out=self._left_out,
             replaced=replaced,
             skipped=skipped,
+            kinds={name: count for name, count in zip(TOKEN_KINDS, kinds.tolist(), strict=True) if count},
         )
 
     def as_dict(self, prefix: str = "data/") -> dict[str, float]:
@@ -162,6 +170,7 @@ class Accounting:
         for entry in report.sources:
             for name in ("rows", "tokens", "share", "planned_share", "epochs"):
                 values[f"{entry.source}/{name}"] = getattr(entry, name)
+        values |= {f"kinds/{name}": count for name, count in report.kinds.items()}
         return {prefix + name: float(value) for name, value in values.items() if value is not None}
 
     def log_line(self) -> str:
@@ -215,6 +224,7 @@ class WorkerTotals(NamedTuple):
     positions: int
     replaced: int
     skipped: int
+    kinds: NDArray[np.int64]
     row: int
     started: float | None
     """By `time.perf_counter`, which all processes of a machine share."""
@@ -225,7 +235,7 @@ class WorkerCounts:
 
     def __init__(self, num_sources: int, shared: Any = None, owner: int | None = None) -> None:
         self._num_sources = num_sources
-        self._num_columns = _COUNTS + 2 * (num_sources + 1)
+        self._num_columns = _COUNTS + 2 * (num_sources + 1) + len(TOKEN_KINDS)
         self._shared = RawArray("q", _NUM_LINES * self._num_columns) if shared is None else shared
         self._owner = os.getpid() if owner is None else owner
 
@@ -245,7 +255,9 @@ class WorkerCounts:
         line[_SKIPPED] += batch.num_skipped
         # Rows that only fill up a batch have source -1, so they are counted in the last place.
         np.add.at(line[_COUNTS : _COUNTS + self._num_sources + 1], batch.sources, 1)
-        np.add.at(line[_COUNTS + self._num_sources + 1 :], batch.sources, batch.tokens)
+        np.add.at(line[_COUNTS + self._num_sources + 1 : -len(TOKEN_KINDS)], batch.sources, batch.tokens)
+        if batch.kinds is not None:
+            line[-len(TOKEN_KINDS) :] += batch.kinds
 
     def totals(self) -> WorkerTotals:
         """Add up the counts of all workers."""
@@ -254,10 +266,11 @@ class WorkerCounts:
         started = lines[lines[:, _STARTED] > 0, _STARTED]
         return WorkerTotals(
             totals[_COUNTS : _COUNTS + self._num_sources + 1],
-            totals[_COUNTS + self._num_sources + 1 :],
+            totals[_COUNTS + self._num_sources + 1 : -len(TOKEN_KINDS)],
             int(totals[_POSITIONS]),
             int(totals[_REPLACED]),
             int(totals[_SKIPPED]),
+            totals[-len(TOKEN_KINDS) :],
             int(lines[:, _ROW].max()) or int(totals[_COUNTS : _COUNTS + self._num_sources].sum()),
             int(started.min()) / 1e9 if len(started) else None,
         )

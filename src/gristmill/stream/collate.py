@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
@@ -10,6 +12,8 @@ import numpy as np
 
 from gristmill.core.checks import check_bool, check_choice, check_whole_number
 from gristmill.core.errors import UsageError
+from gristmill.core.records import LOSS_WEIGHTS
+from gristmill.core.token_kinds import TOKEN_KINDS, check_kinds
 from gristmill.stream.mapped_memory import memory
 from gristmill.stream.stream_kernels import A_DOCUMENTS, A_FILLED, A_SHARD, A_STORED, align_documents, fill
 
@@ -21,10 +25,13 @@ if TYPE_CHECKING:
 
 INPUT_IDS = "input_ids"
 MATRICES = (INPUT_IDS, "labels", "position_ids", "document_ids", "attention_mask")
-FIELDS = (*MATRICES, "cu_seqlens", "row_mask")
+FIELDS = (*MATRICES, LOSS_WEIGHTS, "cu_seqlens", "row_mask")
 _MAX_WIDTH = 1 << 24
 _EMPTY_MATRICES = {dtype: np.empty((0, 0), dtype=dtype) for dtype in ("int64", "int32")}
 _NO_ENDS = np.empty(0, dtype=np.int32)
+_NO_WEIGHTS = np.empty((0, 0), dtype=np.float32)
+_NO_KINDS = np.empty(0, dtype=np.float32)
+_AS_STORED = -1.0
 
 
 class Collate(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,15 +40,25 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
     `fields` names the arrays: `Collate(fields=("input_ids", "labels", "position_ids", "cu_seqlens"))`; there are also
     `document_ids`, `attention_mask` and `row_mask`.
 
+    `train` and `weights` say by [kind](chats.md#kinds-of-tokens) what is trained, instead of the loss mask that the
+    dataset was rendered with: `Collate(train=("assistant", "call", "end"), weights={"reasoning": 0.5})`. With
+    `loss_weights` among the fields, a batch has the weight of each label.
+
     `labels` are the ids themselves, as `transformers` expects them (the model shifts), or with `labels="shifted"` the
     ids that follow, as Megatron expects them. Padding and tokens that are not trained have the label -100.
     """
 
     fields: tuple[str, ...] = (INPUT_IDS, "labels")
-    """The arrays: input_ids, labels, position_ids, document_ids (-1 on padding), attention_mask, cu_seqlens (with
-    max_seqlen; padding counts as a document), row_mask (False for rows that only fill up the last batch)."""
+    """The arrays: input_ids, labels, position_ids, document_ids (-1 on padding), attention_mask, loss_weights (float32,
+    0 where labels are -100), cu_seqlens (with max_seqlen; padding counts as a document), row_mask (False for rows that
+    only fill up the last batch)."""
     dtype: Literal["int64", "int32"] = "int64"
     labels: Literal["same", "shifted"] = "same"
+    train: tuple[str, ...] | None = None
+    """The kinds of tokens that are trained: system, user, result, assistant, reasoning, call, end, template, context,
+    document. None: those of the stored loss mask."""
+    weights: dict[str, float] = {}
+    """The weights of kinds, which are trained with them: 0 leaves a kind out. Other kinds have the weight 1."""
     learn_first_token: bool = True
     """Whether the first token of a document is trained, although it is predicted from the end of another document."""
     pad_to_multiple: int = 1
@@ -93,11 +110,36 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("align spaces out documents, and token_columns stay where they are", help="leave one out")
         if INPUT_IDS not in self.fields:
             raise UsageError("a batch must hold input_ids", help=f'fields=("{INPUT_IDS}", …)')
+        self._check_kinds()
         if self.flatten and "position_ids" not in self.fields:
             raise UsageError(
                 "flatten needs position_ids: without them a model counts positions through all rows of the batch",
                 help='fields=("input_ids", "labels", "position_ids", "cu_seqlens")',
             )
+
+    def _check_kinds(self) -> None:
+        weights: Any = self.weights
+        if self.train is not None:
+            msgspec.structs.force_setattr(self, "train", check_kinds("train", self.train))
+        if not isinstance(weights, Mapping):
+            raise UsageError(f"weights must be a mapping of kinds to numbers, not {weights!r:.80}")
+        check_kinds("weights", list(weights))
+        for kind, weight in weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
+                raise UsageError(f"the weight of {kind} must be a number from 0 on, not {weight!r:.40}")
+        has_weights = any(weight not in (0, 1) for weight in weights.values())
+        if has_weights and LOSS_WEIGHTS not in self.fields:
+            raise UsageError(
+                "weights: labels alone can only leave tokens out, and these weights are neither 0 nor 1",
+                help=f'add "{LOSS_WEIGHTS}" to the fields, and multiply the loss of each token by it',
+            )
+        if LOSS_WEIGHTS in self.fields and "labels" not in self.fields:
+            raise UsageError(f"{LOSS_WEIGHTS} are the weights of labels", help='add "labels" to the fields')
+
+    @property
+    def chooses_kinds(self) -> bool:
+        """Whether the kinds of tokens decide what is trained."""
+        return self.train is not None or bool(self.weights)
 
 
 class Batch(dict[str, Any]):
@@ -119,6 +161,8 @@ class Batch(dict[str, Any]):
     """The number of samples that could not be used, and were replaced by others."""
     num_skipped: int = 0
     """The number of samples that `transform` left out, and that were replaced by others."""
+    kinds: NDArray[np.int64] | None = None
+    """The number of tokens of each kind, in the order of `TOKEN_KINDS`; None: no row is of a chat."""
 
     def to(self, *arguments: Any, **options: Any) -> Self:
         """Return the batch with its tensors on another device; the arguments are those of `torch.Tensor.to`.
@@ -175,14 +219,18 @@ def collate(
         if name in options.fields:
             arrays[name] = new((num_rows, width), options.dtype)
     empty = _EMPTY_MATRICES[options.dtype]  # a kernel takes arrays only: an empty one stands for None
+    weights = new((num_rows, width), "float32") if LOSS_WEIGHTS in options.fields else _NO_WEIGHTS
     wants_ends = "cu_seqlens" in options.fields
     # At most a 0, the end of each document and that of each row.
     most_ends = max(1 + num_rows + int(addresses[:, A_DOCUMENTS].sum()), options.cu_seqlens_size or 0)
     ends = new((most_ends,), "int32") if wants_ends else _NO_ENDS
-    outputs = (*(arrays.get(name, empty) for name in MATRICES), ends)
+    outputs = (*(arrays.get(name, empty) for name in MATRICES), weights, ends)
+    if LOSS_WEIGHTS in options.fields:
+        arrays[LOSS_WEIGHTS] = weights
     shift = 1 if options.labels == "shifted" else 0
     learn_first = 1 if options.learn_first_token and options.align == 1 and not options.flatten else 0
-    num_ends, longest = fill(addresses, *memory(), pad_id, shift, learn_first, *outputs)
+    by_kind = _weigh_kinds(options) if options.chooses_kinds else _NO_KINDS
+    num_ends, longest = fill(addresses, *memory(), by_kind, pad_id, shift, learn_first, *outputs)
     if options.align > 1:
         row, num_ends, longest = align_documents(addresses, memory().int32, pad_id, options.align, *outputs)
         if row >= 0:
@@ -199,11 +247,20 @@ def collate(
     if not options.flatten:
         return arrays
     # All rows become one, and the ends of documents are named as by flash attention in transformers.
-    flat = {name: array.reshape(1, -1) if name in MATRICES else array for name, array in arrays.items()}
+    matrices = (*MATRICES, LOSS_WEIGHTS)
+    flat = {name: array.reshape(1, -1) if name in matrices else array for name, array in arrays.items()}
     if "cu_seqlens" in flat:
         flat["cu_seq_lens_q"] = flat["cu_seq_lens_k"] = flat.pop("cu_seqlens")
         flat["max_length_q"] = flat["max_length_k"] = flat.pop("max_seqlen")
     return flat
+
+
+def _weigh_kinds(options: Collate) -> NDArray[np.float32]:
+    """Return the weight of each kind; `_AS_STORED`: as the dataset was rendered."""
+    trained = options.train
+    rest = 0.0 if trained is not None else _AS_STORED
+    by_name = dict.fromkeys(trained or (), 1.0) | options.weights
+    return np.array([by_name.get(kind, rest) for kind in TOKEN_KINDS], np.float32)
 
 
 def choose_pad_id(options: Collate, pad_id: int | None, eos_id: int | None = None) -> int:

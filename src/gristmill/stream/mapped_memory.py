@@ -121,12 +121,13 @@ class Memory(NamedTuple):
     uint32: NDArray[np.uint32]
     int32: NDArray[np.int32]
     uint8: NDArray[np.uint8]
+    float32: NDArray[np.float32]
 
 
 @cache
 def memory() -> Memory:
     """Return the arrays, which are made once."""
-    kinds: tuple[Any, ...] = (ctypes.c_uint16, ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint8)
+    kinds: tuple[Any, ...] = (*(ctypes.c_uint16, ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint8, ctypes.c_float),)
     arrays = [(kind * ((1 << _ADDRESS_BITS) // ctypes.sizeof(kind))).from_address(FLOOR) for kind in kinds]
     return Memory(*map(np.ctypeslib.as_array, arrays))
 

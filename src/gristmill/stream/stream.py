@@ -7,13 +7,15 @@ next row.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from gristmill.core.checks import MAX_COUNT, check_whole_number
 from gristmill.core.errors import OutOfRangeError, UsageError
-from gristmill.shards.token_rows import has_image_references
+from gristmill.core.records import LOSS_WEIGHTS
+from gristmill.shards.token_rows import CHATS, has_image_references, has_kinds, has_weights
 from gristmill.stream.accounting import Accounting
 from gristmill.stream.collate import Collate
 from gristmill.stream.lanes.arguments import MAX_BATCH, BatchTokens, StreamArguments, takes_fields
@@ -70,6 +72,7 @@ class Stream(ResumableStream):
         )
         self.num_rows = find_end_row(arguments, self.lanes, self.order, self.row_length)
         self.collate = arguments.collate or Collate()
+        _check_token_kinds(self.datasets, self.collate)
         self.passes = Passes(find_epoch_rows(arguments, self.lanes, self.order), self.num_rows, arguments.drop_last)
         self.token_batches = self._find_token_batches()
         check_max_epochs(arguments.max_epochs, self.lanes, self.order, self.num_rows)
@@ -269,6 +272,26 @@ def _reopen(
     stream.accounting.restart(position.row)
     stream.accounting.workers = counts
     return stream
+
+
+def _check_token_kinds(datasets: list[StreamDataset], collate: Collate) -> None:
+    """Refuse to choose among the kinds of tokens where chats do not say them."""
+    is_weighted = any(has_weights(dataset.manifest.schema.to_arrow()) for dataset in datasets)
+    if is_weighted and "labels" in collate.fields and LOSS_WEIGHTS not in collate.fields:
+        warnings.warn(
+            f'tokens of this stream have weights, and its batches do not hold them: add "{LOSS_WEIGHTS}" to the fields '
+            "of Collate, and multiply the loss by them",
+            stacklevel=4,
+        )
+    if not collate.chooses_kinds:
+        return
+    for dataset in datasets:
+        if dataset.manifest.kind == CHATS and not has_kinds(dataset.manifest.schema.to_arrow()):
+            raise UsageError(
+                f"train and weights of Collate choose kinds of tokens, and "
+                f"{dataset.name or 'this dataset'} does not say of which kind its tokens are, only which are trained",
+                help="make it with the step render, or leave train and weights out",
+            )
 
 
 def has_samples(dataset: StreamDataset) -> bool:

@@ -8,19 +8,22 @@ are data, by `find_rows`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gristmill.core.token_kinds import DOCUMENT, PRETOKENIZED
 from gristmill.runtime.kernels import kernel
+from gristmill.shards.token_rows import MAX_RUN, RUN_BITS
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
 FLOOR = 4096
 """The first address in the arrays that represent memory (`memory`)."""
 
-BLOCK_COLUMNS = 11
+BLOCK_COLUMNS = 17
 B_END_ROW = 0
 """The row of the shard at which the block ends."""
 B_ROWS = 1
@@ -35,8 +38,16 @@ B_LENGTHS = 8
 B_NUM_LENGTHS = 9
 B_MASK = 10
 """The loss mask, one bit for each token; 0: all tokens are trained."""
+B_KINDS_OFFSETS = 11
+B_KINDS = 12
+"""The runs of kinds (`shards/token_rows.py`); 0: there are none."""
+B_NUM_KINDS = 13
+B_WEIGHTS_OFFSETS = 14
+B_WEIGHTS = 15
+"""The runs of weights; 0: there are none."""
+B_NUM_WEIGHTS = 16
 
-ADDRESS_COLUMNS = 9
+ADDRESS_COLUMNS = 13
 A_SHARD = 0
 """-1: a row without tokens, which fills up a batch."""
 A_STORED = 1
@@ -50,6 +61,10 @@ A_LENGTHS = 6
 A_MASK = 7
 A_MASK_BIT = 8
 """The row's first bit in the mask."""
+A_KINDS = 9
+A_NUM_KINDS = 10
+A_WEIGHTS = 11
+A_NUM_WEIGHTS = 12
 
 FINE, UNOPENED, DAMAGED = 0, 1, 2
 
@@ -125,6 +140,20 @@ def find_rows(
         address[A_LENGTHS] = block[B_LENGTHS] + 4 * begin
         address[A_MASK] = block[B_MASK]
         address[A_MASK_BIT] = start
+        if block[B_KINDS]:
+            offset = ((block[B_KINDS_OFFSETS] - FLOOR) >> 2) + row
+            begin, end = int(numbers[offset]), int(numbers[offset + 1])
+            if not 0 <= begin <= end <= block[B_NUM_KINDS]:
+                return DAMAGED, shard
+            address[A_KINDS] = block[B_KINDS] + 2 * begin
+            address[A_NUM_KINDS] = end - begin
+        if block[B_WEIGHTS]:
+            offset = ((block[B_WEIGHTS_OFFSETS] - FLOOR) >> 2) + row
+            begin, end = int(numbers[offset]), int(numbers[offset + 1])
+            if not 0 <= begin <= end <= block[B_NUM_WEIGHTS]:
+                return DAMAGED, shard
+            address[A_WEIGHTS] = block[B_WEIGHTS] + 4 * begin
+            address[A_NUM_WEIGHTS] = end - begin
     return FINE, 0
 
 
@@ -176,6 +205,63 @@ def _fill_labels(
 
 
 @kernel
+def _choose_labels(
+    address: NDArray[np.int64],
+    memory_16: NDArray[np.uint16],
+    by_kind: NDArray[np.float32],
+    shift: int,
+    ids: NDArray[np.signedinteger],
+    labels: NDArray[np.signedinteger],
+    weights: NDArray[np.float32],
+) -> None:
+    """Change labels and their weights by the kind of each token; a negative weight leaves them as they are stored."""
+    filled = int(address[A_FILLED])
+    first = (address[A_KINDS] - FLOOR) >> 1
+    num_runs = address[A_NUM_KINDS] if address[A_KINDS] else 1
+    begin = 0
+    for number in range(num_runs):
+        kind: Any = DOCUMENT
+        end: Any = filled
+        if address[A_KINDS]:
+            run = np.int64(memory_16[first + number])  # uint64 and int64 together are a float
+            kind, end = run >> RUN_BITS, min(begin + (run & MAX_RUN), filled)
+        weight = by_kind[kind]
+        if weight >= 0:
+            for token in range(max(begin, shift), end):
+                labels[token - shift] = ids[token] if weight > 0 else IGNORED
+                if len(weights):
+                    weights[token - shift] = weight
+        begin = end
+
+
+@kernel
+def _multiply_weights(
+    address: NDArray[np.int64], memory_float: NDArray[np.float32], shift: int, weights: NDArray[np.float32]
+) -> None:
+    """Multiply weights by those that are stored: runs of a number of tokens and their weight."""
+    filled = int(address[A_FILLED])
+    first = (address[A_WEIGHTS] - FLOOR) >> 2
+    begin = 0
+    for number in range(0, address[A_NUM_WEIGHTS] - 1, 2):
+        end = min(begin + max(int(memory_float[first + number]), 0), filled)
+        for token in range(max(begin, shift), end):
+            weights[token - shift] *= memory_float[first + number + 1]
+        begin = end
+
+
+@kernel
+def count_kinds(addresses: NDArray[np.int64], memory_16: NDArray[np.uint16], counts: NDArray[np.int64]) -> None:
+    """Count the tokens of rows by kind. Rows without kinds are documents, and with a mask pretokenized."""
+    for address in addresses:
+        first = (address[A_KINDS] - FLOOR) >> 1
+        if not address[A_KINDS]:
+            counts[PRETOKENIZED if address[A_MASK] else DOCUMENT] += address[A_FILLED]
+        for number in range(address[A_NUM_KINDS]):
+            run = np.int64(memory_16[first + number])
+            counts[run >> RUN_BITS] += run & MAX_RUN
+
+
+@kernel
 def _fill_documents(
     lengths: NDArray[np.int32],
     positions: NDArray[np.signedinteger],
@@ -222,6 +308,8 @@ def fill(
     memory_32: NDArray[np.uint32],
     numbers: NDArray[np.int32],
     bits: NDArray[np.uint8],
+    memory_float: NDArray[np.float32],
+    by_kind: NDArray[np.float32],
     pad_id: int,
     shift: int,
     learn_first: int,
@@ -230,6 +318,7 @@ def fill(
     positions: NDArray[np.signedinteger],
     documents: NDArray[np.signedinteger],
     attention: NDArray[np.signedinteger],
+    weights: NDArray[np.float32],
     ends: NDArray[np.int32],
 ) -> tuple[int, int]:
     """Write all arrays of a batch that are not empty; return the number of ends and the longest document."""
@@ -243,9 +332,18 @@ def fill(
         first_length = (address[A_LENGTHS] - FLOOR) >> 2
         lengths = numbers[first_length : first_length + address[A_DOCUMENTS]]
         if has_labels:
+            row_weights = weights[row] if len(weights) else weights[:0].ravel()
+            row_weights[:] = 1
             _fill_labels(address, bits, shift, ids[row], labels[row])
+            if len(by_kind):
+                _choose_labels(address, memory_16, by_kind, shift, ids[row], labels[row], row_weights)
             if not learn_first:
                 _ignore_first_tokens(lengths, shift, labels[row])
+            if len(row_weights):
+                _multiply_weights(address, memory_float, shift, row_weights)
+                for position in range(width):
+                    if labels[row, position] == IGNORED:
+                        row_weights[position] = 0
         if len(attention):
             attention[row, : address[A_FILLED]] = 1
             attention[row, address[A_FILLED] :] = 0
@@ -270,6 +368,7 @@ def align_documents(
     positions: NDArray[np.signedinteger],
     documents: NDArray[np.signedinteger],
     attention: NDArray[np.signedinteger],
+    weights: NDArray[np.float32],
     ends: NDArray[np.int32],
 ) -> tuple[int, int, int]:
     """Space out the documents of filled rows, so that each begins at a multiple of `align`.
@@ -300,6 +399,8 @@ def align_documents(
         ids[row, end:] = pad_id
         if len(labels):
             labels[row, end:] = IGNORED
+        if len(weights):
+            weights[row, end:] = 0
         if len(documents):
             documents[row, end:] = -1
         if len(attention):
@@ -318,9 +419,13 @@ def align_documents(
                 ids[row, end + token] = ids[row, source + token]
                 if len(labels):
                     labels[row, end + token] = labels[row, source + token]
+                if len(weights):
+                    weights[row, end + token] = weights[row, source + token]
             ids[row, end + length : end + aligned] = pad_id
             if len(labels):
                 labels[row, end + length : end + aligned] = IGNORED
+            if len(weights):
+                weights[row, end + length : end + aligned] = 0
             if len(positions):
                 for token in range(aligned):
                     positions[row, end + token] = token

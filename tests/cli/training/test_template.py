@@ -45,7 +45,8 @@ def test_problems_are_exit_code_1(folder):
 def test_json(folder):
     found = json.loads(check(folder, "--json").stdout)
     assert found["report"]["num_examples"] == 1
-    assert len(found["tokens"]) == len(found["trained"])
+    assert len(found["tokens"]) == len(found["trained"]) == len(found["kinds"])
+    assert {"user", "assistant", "end"} <= set(found["kinds"])
 
 
 def test_a_syntax_error_is_told_with_its_line(folder):
@@ -96,11 +97,11 @@ def test_what_a_template_leaves_out_is_counted_in_tokens(folder):
 
 
 def test_fields_that_nothing_reads_are_listed(folder):
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "weight": 0.5}]
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "mask": 0.5}]
     (folder / "chats.jsonl").write_text(json.dumps({"messages": messages, "persona": 1, "context": "Noon."}) + "\n")
     done = check(folder, "--strict")
     assert done.exit_code == 1
-    assert "weight (1)" in done.output
+    assert "mask (1)" in done.output
     assert "context (1)" in done.output
     assert "persona" not in done.output
     assert "no problems found" not in done.output

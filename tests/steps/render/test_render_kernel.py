@@ -298,7 +298,7 @@ def test_wrong_places_of_a_stretched_plan_end_the_run(monkeypatch):
         stretched = stretch(example, roles, new_roles)
         if stretched is None or roles == new_roles:
             return stretched
-        return stretched._replace(places=[(piece, offset + 1) for piece, offset in stretched.places])
+        return stretched._replace(changes=[(piece, offset + 1, code) for piece, offset, code in stretched.changes])
 
     monkeypatch.setattr(record_plan, "stretch", stretch_wrongly)
     with pytest.raises(ParityError, match="where Jinja makes"):

@@ -8,7 +8,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.steps.tokenize.chat_kernel import find_composable_texts, find_trained_rows, mask_tokens
+from gristmill.core.token_kinds import TRAINED
+from gristmill.steps.tokenize.chat_kernel import code_tokens, find_composable_texts, find_trained_rows
 from gristmill.text.buffers import get_text_buffers
 
 # By id: two tokens of one byte, one of three, an added one, and a lone mark.
@@ -24,9 +25,9 @@ def read_only(values, dtype):
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), begins_text=st.booleans(), begins_behind_added=st.booleans())
-def test_masks_are_those_of_a_loop_over_tokens(data, begins_text, begins_behind_added):
+def test_codes_are_those_of_a_loop_over_tokens(data, begins_text, begins_behind_added):
     rows = data.draw(st.lists(st.lists(st.integers(0, 4), max_size=12), max_size=4))
-    ids, offsets, sizes, places, place_offsets, expected, unplaced = [], [0], [], [], [0], [], []
+    ids, offsets, sizes, changes, change_offsets, expected, unplaced = [], [0], [], [], [0], [], []
     for row in rows:
         marked, starts, position = begins_text, [], 0
         for number in row:
@@ -34,26 +35,26 @@ def test_masks_are_those_of_a_loop_over_tokens(data, begins_text, begins_behind_
             position += int(LENGTHS[number]) - (marked and not IS_ADDED[number])
             marked = begins_behind_added if IS_ADDED[number] else False
         borders = sorted(data.draw(st.sets(st.integers(0, position + 1), max_size=6)))
-        ranges = list(zip(borders[::2], borders[1::2], strict=False))
-        expected += [any(begin <= start < end for begin, end in ranges) for start in starts]
-        is_off = data.draw(st.booleans())
-        unplaced.append(is_off)
+        own = [(border, data.draw(st.integers(0, 31))) for border in borders]
+        expected += [next((code for border, code in own[::-1] if border <= start), 0) for start in starts]
+        size = position + data.draw(st.integers(0, 1))
+        unplaced.append(size != position)
+        sizes.append(size)
         ids += row
         offsets.append(len(ids))
-        sizes.append(position + is_off)
-        places += [place for span in ranges for place in span]
-        place_offsets.append(len(places))
-    mask, is_unplaced = np.zeros(len(ids), dtype=bool), np.zeros(len(rows), dtype=bool)
-    mask_tokens(
+        changes += [number for change in own for number in change]
+        change_offsets.append(len(changes))
+    codes, is_unplaced = np.zeros(len(ids), dtype=np.uint8), np.zeros(len(rows), dtype=bool)
+    code_tokens(
         *(read_only(ids, np.uint32), read_only(offsets, np.int64), LENGTHS, IS_ADDED),
-        *(begins_text, begins_behind_added, read_only(sizes, np.int64), read_only(places, np.int64)),
-        *(np.array(place_offsets, dtype=np.int64), mask, is_unplaced),
+        *(begins_text, begins_behind_added, read_only(sizes, np.int64), read_only(changes, np.int64)),
+        *(np.array(change_offsets, dtype=np.int64), codes, is_unplaced),
     )
-    assert mask.tolist() == expected
+    assert codes.tolist() == expected
     assert is_unplaced.tolist() == unplaced
     is_trained = np.zeros(len(rows), dtype=bool)
-    find_trained_rows(mask, read_only(offsets, np.int64), is_trained)
-    assert is_trained.tolist() == [any(expected[a:b]) for a, b in pairwise(offsets)]
+    find_trained_rows(codes, read_only(offsets, np.int64), is_trained)
+    assert is_trained.tolist() == [any(code & TRAINED for code in expected[a:b]) for a, b in pairwise(offsets)]
 
 
 def test_nfc_changes_no_text_that_is_called_stable():

@@ -257,7 +257,7 @@ def test_marks_are_taken_off():
         *(({name: 0}, False, {}) for name in ("train", "loss", "weight", "loss_weight")),
         *(({"loss": True}, True, {}), ({"weight": 0.0}, False, {}), ({"weight": 1.0}, True, {})),
         *(({"weight": 1, "train": False}, False, {}), ({"train": True, "loss": False}, False, {})),
-        *(({"loss_weight": 0.5}, True, {"loss_weight": 1}), ({"loss": 0.37}, None, {"loss": 1})),
+        *(({"loss_weight": 0.5}, True, {}), ({"loss": 0.37}, None, {"loss": 1})),
         *(({"mask": 1}, None, {"mask": 1}), ({"ignore_loss": True}, None, {"ignore_loss": 1})),
         ({"train_detail": [{"begin_offset": 0, "end_offset": 0, "train": False}]}, None, {"train_detail": 1}),
         *(({"brain": 1}, None, {}), ({"weights_file": "x"}, None, {})),
@@ -428,6 +428,10 @@ def test_a_message_without_a_role_is_shown_with_its_keys():
 
 def test_a_weight_between_is_never_silent():
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
-    marked = [messages[0], {**messages[1], "weight": 0.5}]
-    for record in ({"messages": marked}, {"messages": messages, "weight": 0.5}):
-        assert parse_conversation(record).unread == {"weight": 1}
+    assert parse_conversation({"messages": messages, "weight": 0.5}).unread == {"weight": 1}
+    marked = parse_conversation({"messages": [messages[0], {**messages[1], "weight": 0.5, "loss_weight": 4}]})
+    assert (marked.weights, marked.marks, marked.unread) == ({1: 2}, {1: True}, {})
+    assert marked.remove_messages({0}).weights == {0: 2}
+    for weight in (-1, -0.0001, float("nan"), float("inf")):
+        with pytest.raises(NotAChat, match="weight"):
+            parse_conversation({"messages": [messages[0], {**messages[1], "weight": weight}]})

@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -63,6 +63,9 @@ from gristmill.steps.mix import UNITS
     type=click.IntRange(min=1),
     help="Rows in a row group. Default: for parquet as many as 32 MiB hold, for megatron-bridge 500.",
 )
+@click.option(
+    "--weights", type=Choice(("drop",)), help="Leave out the weights of tokens where there is no place for them."
+)
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @workers_option
 @backend_option("processes", "Where tasks run.")
@@ -78,6 +81,7 @@ def export_command(
     columns: str | None,
     licences: tuple[str, ...],
     row_group_rows: int | None,
+    weights: Literal["drop"] | None,
     workers: int | None,
     backend: str,
     ray_address: str | None,
@@ -102,6 +106,7 @@ def export_command(
         columns=columns,
         licences=_parse_licences(licences),
         row_group_rows=row_group_rows,
+        weights=weights,
         overwrite=overwrite,
         workers=workers or "auto",
         backend=backend,

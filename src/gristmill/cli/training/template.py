@@ -1,5 +1,6 @@
 """`gristmill template`: check a chat template on chats before a run depends on it."""
 
+from collections import Counter
 from typing import get_args
 
 import click
@@ -123,6 +124,7 @@ def check_command(
         shape=shape,
         fields={part: key for part, _, key in (field.partition("=") for field in fields)},
         train_on=train_on,
+        weights=True,
         train_end_of_turn=train_end_of_turn,
         append_eos=append_eos,
         split_turns=split_turns,
@@ -149,6 +151,8 @@ def _print(checked: TemplateTrial) -> None:
         echo()
         trained = sum(checked.trained)
         echo(f"{trained} of {len(checked.trained)} tokens of this example are trained")
+        kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(checked.kinds).most_common())
+        echo(f"kinds of tokens: {kinds}")
     echo(f"{format_count(report.num_examples, 'example')} from {format_count(report.num_records, 'record')}")
     for name, counts in (("dropped", report.dropped), ("would be quarantined", report.bad)):
         for reason, count in counts.items():

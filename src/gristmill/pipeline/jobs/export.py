@@ -23,12 +23,12 @@ from gristmill.exports.dataset_card import CARD, make_card
 from gristmill.exports.formats import export_formats, find_export_format
 from gristmill.exports.layout import ExportSplit, Targets, describe_unpadded
 from gristmill.exports.tables import find_members
-from gristmill.exports.training import AXOLOTL, COLUMNS, STORED
+from gristmill.exports.training import AXOLOTL, COLUMNS, LEVANTER, STORED
 from gristmill.pipeline.jobs.export_shards import JSON_SHARD_FORMATS, measure_shards, sample_schema, select_shards
 from gristmill.pipeline.jobs.job_pool import open_job_pool
 from gristmill.pipeline.planning.placement import check_store
 from gristmill.shards.manifest_file import load_manifest
-from gristmill.shards.token_rows import find_token_columns, has_image_references
+from gristmill.shards.token_rows import find_token_columns, has_image_references, has_weights
 from gristmill.storage.hub import parse_hub_target
 from gristmill.storage.locations import is_remote, measure_file, parse_location
 from gristmill.storage.parallel_files import PreallocatedFiles, UploadedFiles
@@ -59,6 +59,7 @@ def export(
     columns: str | None = None,
     licences: Mapping[str, str] | None = None,
     row_group_rows: int | None = None,
+    weights: Literal["drop"] | None = None,
     overwrite: bool = False,
     workers: int | Literal["auto"] = "auto",
     backend: str = "processes",
@@ -91,6 +92,7 @@ def export(
         licences: The licence of each source, for the card on the Hub.
         row_group_rows: The rows in a row group of parquet (default: 32 MiB) and megatron-bridge (default: 500). Readers
             that give each rank separate row groups need several of them.
+        weights: "drop" leaves out the weights of tokens, for columns and formats that have no place for them.
         overwrite: Replace existing files.
         workers: The number of workers; "auto": as many as this machine allows.
         backend: "processes", "threads", "serial", or "ray": the nodes of a Ray cluster, which all mount the folder of
@@ -112,6 +114,7 @@ def export(
             vocab_size=vocab_size,
             columns=columns,
             row_group_rows=row_group_rows,
+            weights=weights,
             workers=workers,
             backend=backend,
             ray_address=ray_address,
@@ -133,6 +136,7 @@ def export(
             help="export to parquet or jsonl with columns='stored', or read it with Stream",
         )
     _check_row_groups(export_format, row_group_rows)
+    _check_weights(export_format, manifest, columns, weights)
     slots = select_shards(manifest, folder, split, source)
     is_built_in = type(export_format).__module__.startswith("gristmill.")
     size = None
@@ -246,6 +250,20 @@ def _check_row_groups(format: ExportFormat, row_group_rows: int | None) -> None:
     if not format.has_row_groups:
         names = " and ".join(other.name for other in export_formats() if other.has_row_groups)
         raise UsageError(f"{format.name} has no row groups: row_group_rows is for {names}", help="leave it out")
+
+
+def _check_weights(format: ExportFormat, manifest: Manifest, columns: str, weights: str | None) -> None:
+    """Refuse to lose the weights of tokens silently."""
+    if weights is not None:
+        check_choice("weights", weights, ("drop",))
+    keeps_weights = format.takes_columns and columns in (STORED, LEVANTER)
+    if has_weights(manifest.schema.to_arrow()) and keeps_weights == (weights is not None):
+        if keeps_weights:
+            raise UsageError(f"columns {columns} keep the weights of tokens", help="leave out weights, or name columns")
+        raise UsageError(
+            f"the tokens have weights, for which {format.name if columns == STORED else columns} has no place",
+            help="use columns levanter or stored in parquet or jsonl; or train them with 1: --weights drop",
+        )
 
 
 def _check_prefix(path: str | os.PathLike[str], format: ExportFormat) -> str:

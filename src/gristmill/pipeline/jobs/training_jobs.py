@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.errors import UsageError
-from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, TEXT, TEXT_TYPE
+from gristmill.core.records import INPUT_IDS, KINDS, LOSS_MASK, ORIGIN, TEXT, TEXT_TYPE
 from gristmill.core.seeds import hash_bound, hash_origins, hash_texts
+from gristmill.core.token_kinds import TOKEN_KINDS
 from gristmill.engine.parallel_map import parallel_map
 from gristmill.pipeline.planning.trials import run_with_limits
 from gristmill.readers.formats import file_format
@@ -184,6 +185,8 @@ class TemplateTrial(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of the first example, as text."""
     trained: list[bool]
     """Which of these tokens are trained on."""
+    kinds: list[str]
+    """Of which kind each of them is."""
 
 
 def try_template(render: Render, read: Read, *, max_records: int = _MAX_RECORDS) -> TemplateTrial:
@@ -215,8 +218,10 @@ def _try_in_worker(arguments: tuple[Render, Read, int]) -> TemplateTrial:
         if encoded.num_rows:
             ids = encoded.column(INPUT_IDS)[0].as_py()
             tokens = split_by_tokens(decoder.decode, ids)
-            return TemplateTrial(report=report, tokens=tokens, trained=encoded.column(LOSS_MASK)[0].as_py())
-    return TemplateTrial(report=report, tokens=[], trained=[])
+            kinds = [TOKEN_KINDS[kind] for kind in encoded.column(KINDS)[0].as_py()]
+            trained = encoded.column(LOSS_MASK)[0].as_py()
+            return TemplateTrial(report=report, tokens=tokens, trained=trained, kinds=kinds)
+    return TemplateTrial(report=report, tokens=[], trained=[], kinds=[])
 
 
 def _read_first_batches(read: Read, max_records: int) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ import msgspec
 
 from gristmill.core.errors import GristmillError, UsageError
 from gristmill.core.quantities import format_count
-from gristmill.core.records import INPUT_IDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT, TRAINED
+from gristmill.core.records import INPUT_IDS, KINDS, LITERALS, ORIGIN, RECORD, SPLIT, TEXT
 from gristmill.core.step import find_keys_consumed
 from gristmill.pipeline.planning import fingerprint
 from gristmill.pipeline.planning.compatibility import SourceBranch, check_split_steps
@@ -295,7 +295,7 @@ def _mark_if_scanned(read: Read, file: SourceFile, unit_bytes: int) -> SourceFil
 
 def _add_needed_columns(read: Read, steps: Sequence[Step]) -> Read:
     """Add the columns that the steps need; one that an earlier step makes need not be in the files."""
-    available: set[str] = {ORIGIN, TEXT, RECORD, SPLIT, TRAINED, LITERALS}
+    available: set[str] = {ORIGIN, TEXT, RECORD, SPLIT, KINDS, LITERALS}
     needed: list[str] = list(read.columns)
     for step in steps:
         needed += [name for name in step.columns_needed() if name not in available and name not in needed]

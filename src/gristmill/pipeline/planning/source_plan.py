@@ -12,13 +12,13 @@ from gristmill.core.errors import UsageError
 from gristmill.core.json_values import is_json, reason_for_json
 from gristmill.core.quantities import format_bytes, format_count
 from gristmill.core.recipe import step_parameters
-from gristmill.core.records import IMAGES, INPUT_IDS, LOSS_MASK, ORIGIN, RECORD, SOURCE, SPLIT, SourceFile
+from gristmill.core.records import INPUT_IDS, ORIGIN, RECORD, SOURCE, SPLIT, SourceFile
 from gristmill.core.step import GlobalStep, LimitingStep, LocalStep
 from gristmill.pipeline.planning.outline import SourceOutline, estimate_unpacked_bytes
 from gristmill.pipeline.planning.units import Span, UnitLayout, cut_into_slices, make_units
 from gristmill.readers.formats import RECORD_FORMATS, file_format
 from gristmill.readers.source import open_reader
-from gristmill.shards.token_rows import find_token_columns
+from gristmill.shards.token_rows import list_token_names
 from gristmill.steps.column_names import list_value_columns, require_column
 from gristmill.steps.columns import Select
 from gristmill.storage.codecs import find_codec
@@ -263,7 +263,7 @@ def drop_other_columns(schema: pa.Schema, steps: Sequence[Step]) -> tuple[Step, 
     final = find_stage_schemas(schema, split_into_stages(steps))[-1]
     if INPUT_IDS not in final.names:
         return tuple(steps)
-    token_names = [name for name in (INPUT_IDS, LOSS_MASK, IMAGES, *find_token_columns(final)) if name in final.names]
+    token_names = list_token_names(final)
     others = [name for name in final.names if name not in (*token_names, ORIGIN, SPLIT)]
     if not others:
         return tuple(steps)

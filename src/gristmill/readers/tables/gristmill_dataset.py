@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import DamagedDatasetError, UsageError
 from gristmill.core.media import SAMPLES, find_member
-from gristmill.core.records import INPUT_IDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE
+from gristmill.core.records import INPUT_IDS, KINDS, LOSS_MASK, ORIGIN, ORIGIN_TYPE, WEIGHTS
 from gristmill.readers.cells import build_batch
 from gristmill.readers.formats import FolderFiles
 from gristmill.readers.read import Read
@@ -31,13 +31,16 @@ from gristmill.shards.manifest_file import SnapshotFile, TokenizerSnapshot, load
 from gristmill.shards.stored_files import MANIFEST, StoredFile
 from gristmill.shards.token_rows import (
     CHATS,
-    KINDS,
     LENGTHS,
     ORIGINS,
+    ROW_DATASETS,
     TOKENS,
+    decode_kinds,
     find_schema_problem,
     find_token_columns,
     has_image_references,
+    has_kinds,
+    has_weights,
     shard_schema,
 )
 from gristmill.storage.files import compute_file_checksum, open_input
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
 _BEGINNING = re.compile(rb'\s*\{\s*"format_version"\s*:\s*\d+\s*,\s*"kind"\s*:')
 _BEGINNING_BYTES = 200
 _NAME_ON_STORE = re.compile(r"/shard-[0-9a-f]+-\d{8}-[0-9a-f]{8}-\d+(\.[^/]+)\Z")
-_READABLE_KINDS = ("documents", SAMPLES, *KINDS)
+_READABLE_KINDS = ("documents", SAMPLES, *ROW_DATASETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +247,10 @@ def documents_schema(stored_schema: pa.Schema, path: str) -> pa.Schema:
         )
     names = [name for name in (INPUT_IDS, LOSS_MASK) if name in stored_schema.names]
     fields = [stored_schema.field(name) for name in (*names, *find_token_columns(stored_schema))]
+    if has_kinds(stored_schema):
+        fields.append(pa.field(KINDS, pa.list_(pa.uint8())))
+    if has_weights(stored_schema):
+        fields.append(stored_schema.field(WEIGHTS))
     return pa.schema([(ORIGIN, ORIGIN_TYPE), *fields])
 
 
@@ -269,5 +276,7 @@ class TokenRowMapper:
         columns = {name: rows.column(name) for name in self.top_level}
         if any(column.null_count or column.values.null_count for column in columns.values()):
             raise make_damage_error(self._file.path, "holds nulls")
+        if KINDS in columns:
+            columns[KINDS] = decode_kinds(columns[KINDS])
         positions = np.arange(first_row, first_row + len(rows))
         return build_batch(self._planned, self._file.id, positions, columns), [], Counter()

@@ -7,9 +7,10 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gristmill.core.records import KINDS, WEIGHTS
 from gristmill.shards.canonical import STREAM_END, read_unchecked_batches, stream_block, stream_header, stream_pieces
 from gristmill.shards.formats.base import ROWS_AT_A_TIME
-from gristmill.shards.token_rows import ORIGINS, check_rows
+from gristmill.shards.token_rows import LENGTHS, ORIGINS, check_rows, decode_kinds, decode_weights, has_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,10 +101,15 @@ class TokenShard(ArrowShard):
 
 def _to_arrays(row: pa.RecordBatch) -> ShardRecord:
     """Make an array of each list in a row; origins stay a list of dicts."""
+    in_runs = has_kinds(row.schema)
     record: ShardRecord = {
-        name: row.column(name).flatten().to_numpy(zero_copy_only=False)  # bits are unpacked, all else is a view
+        name: (decode_kinds(row.column(name)) if name == KINDS and in_runs else row.column(name))
+        .flatten()
+        .to_numpy(zero_copy_only=False)  # bits are unpacked, and runs of kinds; all else is a view
         for name in row.schema.names
         if name != ORIGINS
     }
+    if in_runs and WEIGHTS in record:
+        record[WEIGHTS] = decode_weights(record[WEIGHTS], int(record[LENGTHS].sum()))
     record[ORIGINS] = row.column(ORIGINS)[0].as_py()
     return record

@@ -23,7 +23,7 @@ from gristmill.core.records import CARRIES_ALL, ORIGIN, PATH, RECORD, SPLIT, TYP
 from gristmill.shards.canonical import canonicalize_schema, read_mapped_batches
 from gristmill.shards.formats.arrow import ArrowEncoder, ArrowShard, TokenShard
 from gristmill.shards.formats.base import KeyedEncoder
-from gristmill.shards.token_rows import KINDS, ORIGINS
+from gristmill.shards.token_rows import ORIGINS, ROW_DATASETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -124,7 +124,7 @@ def write_shard(
 
 def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Schema | None = None) -> ShardReader:
     """Open a shard of a dataset of this format and kind; `schema` is checked where it is Arrow or Parquet."""
-    if kind in KINDS:
+    if kind in ROW_DATASETS:
         return TokenShard(path, schema)
     check_choice("format", format, FORMATS)
     if format == "arrow":
@@ -145,7 +145,7 @@ def open_shard(path: Path, format: str, kind: str = "documents", schema: pa.Sche
 
 def open_origins(path: Path, format: str, kind: str = "documents") -> Iterator[pa.StructArray]:
     """Read the origins in a shard that holds them, or in a side file (`arrow`)."""
-    if kind in KINDS:
+    if kind in ROW_DATASETS:
         return (batch.column(ORIGINS).flatten() for batch in read_mapped_batches(path))
     if format == "parquet":
         import pyarrow.parquet as pq  # noqa: PLC0415

@@ -7,6 +7,7 @@ Images of chats are looked up while `render` is planned, and found by name while
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +19,21 @@ from gristmill.core.errors import UsageError
 from gristmill.core.records import (
     IMAGES,
     IMAGES_TYPE,
+    KINDS,
     LITERALS,
     NUM_TOKENS,
     ORIGIN,
     ORIGIN_TYPE,
     TEXT,
     TEXT_TYPE,
-    TRAINED,
+    WEIGHTS,
 )
+from gristmill.core.token_kinds import MAX_WEIGHTS
 from gristmill.images.image_files import ImageTable, list_images
 from gristmill.images.image_tokens import ImageRule, make_image_rule
 from gristmill.storage.locations import decode_stored
 from gristmill.text.chats.chat_images import ChatImages
+from gristmill.text.chats.parts import list_changes, list_weights
 from gristmill.text.chats.shapes import NotAChat
 from gristmill.text.tokenizers.files import read_facts
 
@@ -60,6 +64,8 @@ class ExampleRows:
         self._refer_to_images = refer_to_images
         self._images: dict[int, tuple[str, ...]] = {}
         """For each example with images their names."""
+        self._weights: dict[int, list[float]] = {}
+        """For each example with weights the table of these."""
         self._sources: list[int] = []
         """For each example the row of its record."""
         self._pieces: list[bytes] = []
@@ -70,21 +76,25 @@ class ExampleRows:
         """The other examples: their places are known."""
         self._parts: list[int] = []
         self._prompts: list[int] = []
-        self._places: dict[str, list[int]] = {TRAINED: [], LITERALS: []}
-        self._num_places: dict[str, list[int]] = {TRAINED: [], LITERALS: []}
+        self._places: dict[str, list[int]] = {KINDS: [], LITERALS: []}
+        self._num_places: dict[str, list[int]] = {KINDS: [], LITERALS: []}
 
     def add(self, row: int, rendered: RenderedRecord) -> None:
         """Add the examples of a record. Raises `NotAChat` if a text cannot be written in UTF-8; then none is added."""
         encoded = [encode_example(example) for example in rendered.examples]
-        for part, (text, trained, literals, answer) in enumerate(encoded):
+        if any(len(list_weights(example)) > MAX_WEIGHTS for example in rendered.examples):
+            raise NotAChat("too_many_weights", f"a chat has more than {MAX_WEIGHTS:,} different weights")
+        for part, (text, changes, literals, answer) in enumerate(encoded):
             if rendered.examples[part].images:
                 self._images[len(self._sources)] = rendered.examples[part].images
+            if rendered.examples[part].weights:
+                self._weights[len(self._sources)] = list_weights(rendered.examples[part])
             self._made.append(len(self._sources))
             self._sources.append(row)
             self._parts.append(part)
             self._pieces.append(text)
             self._num_pieces.append(1)
-            for name, places in ((TRAINED, trained), (LITERALS, literals)):
+            for name, places in ((KINDS, changes), (LITERALS, literals)):
                 self._places[name] += places
                 self._num_places[name].append(len(places))
             self._prompts.append(answer)
@@ -129,6 +139,9 @@ class ExampleRows:
             elif name == IMAGES and self._refer_to_images is not None:
                 names = (self._images.get(example, ()) for example in range(len(self._sources)))
                 columns[name] = pa.array(list(map(self._refer_to_images, names)), IMAGES_TYPE)
+            elif name == WEIGHTS:
+                tables = [self._weights.get(example, []) for example in range(len(self._sources))]
+                columns[name] = pa.array(tables, pa.list_(pa.float32()))
             elif name == ORIGIN:
                 columns[name] = self._make_origins(batch.column(ORIGIN).take(rows))
             else:
@@ -149,22 +162,24 @@ class ExampleRows:
         for name, known_places in self._places.items():
             num_places = np.zeros(num_examples, dtype=np.int64)
             num_places[self._made] = self._num_places[name]
-            if name == TRAINED:
+            if name == KINDS:
                 for plan, example_list in self._filled.items():
-                    num_places[example_list] = len(plan.offsets_of_places) - 1
+                    num_places[example_list] = 2 * len(plan.codes)
             offsets = _sum_up(num_places, num_examples)
             values = np.zeros(offsets[-1], dtype=np.int64)
             is_made = np.zeros(num_examples, dtype=bool)
             is_made[self._made] = True
             values[np.repeat(is_made, num_places)] = known_places
             places[name] = offsets, values
-        offsets, values = places[TRAINED]
+        offsets, values = places[KINDS]
         for plan, example_list in self._filled.items():
             examples = np.array(example_list, dtype=np.int64)
             firsts = first_pieces[examples]
             by_piece = piece_starts[firsts[:, None] + np.array(plan.pieces_of_places)]
             in_bytes = by_piece - piece_starts[firsts][:, None] + np.array(plan.offsets_of_places)
-            values[offsets[examples][:, None] + np.arange(in_bytes.shape[1] - 1)] = in_bytes[:, :-1]
+            changes = offsets[examples][:, None] + 2 * np.arange(len(plan.codes))
+            values[changes] = in_bytes[:, :-1]
+            values[changes + 1] = plan.codes
             prompts[examples] = in_bytes[:, -1]
         return places, prompts
 
@@ -180,17 +195,17 @@ class ExampleRows:
 
 
 def encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]:
-    """Return the text in UTF-8 and its places in bytes. Each character is encoded once.
+    """Return the text in UTF-8, its changes of kind, literals and last answer in bytes. Each character is encoded once.
 
     Raises:
         NotAChat: The text has a lone surrogate.
     """
-    trained = [place for span in example.trained for place in span]
+    changes = list_changes(example)
     literals = [place for span in example.literals for place in span]
     text = example.text
     if text.isascii():
-        return text.encode(), trained, literals, example.last_answer
-    places = sorted({*trained, *literals, example.last_answer, len(text)})
+        return text.encode(), [*chain.from_iterable(changes)], literals, example.last_answer
+    places = sorted({*(place for place, _ in changes), *literals, example.last_answer, len(text)})
     pieces, in_bytes, start, num_bytes = [], {}, 0, 0
     try:
         for place in places:
@@ -203,7 +218,7 @@ def encode_example(example: Example) -> tuple[bytes, list[int], list[int], int]:
     joined = b"".join(pieces)
     return (
         joined,
-        [in_bytes[place] for place in trained],
+        [number for place, code in changes for number in (in_bytes[place], code)],
         [in_bytes[place] for place in literals],
         in_bytes[example.last_answer],
     )

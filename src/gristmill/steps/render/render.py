@@ -16,6 +16,7 @@ from gristmill.core.records import (
     BESIDE_RECORD,
     IMAGES,
     IMAGES_TYPE,
+    KINDS,
     LITERALS,
     NUM_TOKENS,
     ORIGIN,
@@ -23,9 +24,10 @@ from gristmill.core.records import (
     SPLIT,
     TEXT,
     TEXT_TYPE,
-    TRAINED,
+    WEIGHTS,
 )
 from gristmill.core.step import LocalStep, Step, StepTraits, check_choices
+from gristmill.core.token_kinds import check_kinds
 from gristmill.images.image_files import ImageTable  # noqa: TC001  (msgspec looks at the types of fields)
 from gristmill.images.image_tokens import ImageRule  # noqa: TC001
 from gristmill.steps.column_names import list_value_columns
@@ -118,8 +120,9 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     """The form of the conversations, where it cannot be detected."""
     fields: dict[str, str] = msgspec.field(default_factory=dict)
     """The keys of chats without a known shape: `prompt` and `response`, or `messages`; `system` and `tools`."""
-    train_on: TrainOn = "auto"
-    """Which messages are trained. `auto`: all answers, but of lists of prompt and completion only the completion's."""
+    train_on: TrainOn | tuple[str, ...] = "auto"
+    """Which messages are trained. `auto`: all answers, but of lists of prompt and completion only the completion's. Or
+    [kinds](chats.md#kinds-of-tokens): `[assistant, call, end]`."""
     train_end_of_turn: bool = True
     """Whether the token that ends an answer is trained with it."""
     append_eos: bool = False
@@ -151,6 +154,9 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
     tool_arguments: ToolArguments | None = None
     """Arguments of tool calls that are JSON in a string: pass them `as_given`, or as an `object` for templates that
     write the JSON themselves."""
+    weights: bool | None = None
+    """Whether answers have the `weight` of their message in the loss. False: all have 1. None: chats with weights other
+    than 0 and 1 are refused."""
     images: str | None = None
     """A folder of images, or tars of them, that [conversations refer to](chats.md#chats-with-images) by name. Rows
     keep the references.
@@ -172,6 +178,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             raise UsageError(
                 f"render: {key} is for conversations that are trained, not for prompts", help="leave it out"
             )
+        if not isinstance(self.train_on, str) and not check_kinds("train_on", self.train_on):
+            raise UsageError("train_on: no kind is trained", help="name some: [assistant, reasoning, call, end]")
         if self.fields:
             self._check_fields()
         reserved = [name for name in self.chat_template_kwargs if name in RESERVED_VARIABLES]
@@ -228,7 +236,8 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
         options = ChatOptions(
             shape=self.shape,
             fields=self.fields,
-            train_on=self.train_on,
+            train_on=self.train_on if isinstance(self.train_on, str) else "auto",
+            train_kinds=() if isinstance(self.train_on, str) else self.train_on,
             train_end_of_turn=self.train_end_of_turn,
             last_not_assistant=self.last_not_assistant,
             split_turns=self.split_turns if self.keep is None else SPLIT_NEVER,
@@ -238,6 +247,7 @@ class Render(Step, tag="render", frozen=True, kw_only=True):
             accepts_quoted_arguments=self.tool_arguments == "as_given",
             append_eos=self.append_eos,
             prompt=self.prompt,
+            weights=self.weights,
             template_variables=self.chat_template_kwargs,
         )
         rule, table = None, None
@@ -335,7 +345,7 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
     unknown_tokens: tuple[str, ...] = ()
     """Special tokens that only `tokenizer_config.json` knows, not the tokenizer."""
     is_tokenized: bool = False
-    """Whether a `tokenize` step follows, which needs texts and the ranges that are trained."""
+    """Whether a `tokenize` step follows, which needs texts and their kinds."""
     keeps_chat: bool = False
     """Whether records stay as they are, each with its text as a column next to it."""
     engine: str = ""
@@ -373,7 +383,8 @@ class ResolvedRender(LocalStep, tag="render", frozen=True, kw_only=True):
             return self._add_schema_beside(schema)
         carried = [schema.field(name) for name in (ORIGIN, SPLIT) if name in schema.names]
         if self.is_tokenized:
-            added = [(TEXT, TEXT_TYPE), (TRAINED, PLACES_TYPE), (LITERALS, PLACES_TYPE)]
+            added = [(TEXT, TEXT_TYPE), (KINDS, PLACES_TYPE), (LITERALS, PLACES_TYPE)]
+            added += [(WEIGHTS, pa.list_(pa.float32()))] if self.options.weights else []
             added += [(IMAGES, IMAGES_TYPE)] if self.image_rule is not None else []
         else:
             added = [(TEXT, TEXT_TYPE), (PROMPT, TEXT_TYPE), (COMPLETION, TEXT_TYPE)]

@@ -262,8 +262,8 @@ def compare_filled(maker: ExampleMaker, record: Mapping[str, Any], plan: RecordP
     """
     with maker.without_tracing():
         rendered = _describe(lambda: maker.make(record))
-    *trained, last_answer = plan.find_places(pieces)
-    example = (b"".join(pieces), trained, list[int](), last_answer, ())
+    changes, last_answer = plan.find_places(pieces)
+    example = (b"".join(pieces), changes, list[int](), last_answer, ())
     if rendered != ([example], list[str](), plan.counts):
         _raise_difference(repr(record), repr(rendered), repr(example))
 

@@ -1,11 +1,11 @@
-"""Rendered chats to ids and loss masks.
+"""Rendered chats to ids, loss masks and kinds.
 
 For byte-level tokenizers and SentencePiece's kind, the position of each token in the text follows from the ids alone:
 the running sum of their lengths in bytes. If that sum is not the length of a text (because it was normalised), the text
 is encoded again by the reference, which reports positions; so is every text of another kind of tokenizer.
 
-A token is trained if it begins within a trained range. A token that begins in the prompt and continues into the answer
-(such as a line feed of the prompt and one of the answer, merged) is not trained: no model has to write it.
+A token has the kind of its first byte, and is trained if that is. A token that begins in the prompt and continues into
+the answer (such as a line feed of the prompt and one of the answer, merged) is not trained: no model has to write it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core import token_kinds
 from gristmill.core.errors import ParityError
 from gristmill.core.records import (
     IMAGES,
     INPUT_IDS,
+    KINDS,
     LITERALS,
     LOSS_MASK,
     ORIGIN,
     SPLIT,
     TEXT,
-    TRAINED,
+    WEIGHTS,
     StepResult,
     Texts,
 )
+from gristmill.core.token_kinds import TRAINED
 from gristmill.runtime.kernels import kernel
+from gristmill.shards.token_rows import encode_weights, pack_bits
 from gristmill.steps.tokenize.text_kernel import (
     AS_TOKEN,
     REJECT,
@@ -62,11 +66,16 @@ if TYPE_CHECKING:
     from gristmill.text.tokenizers.files import TokenizerFiles
 
 
+_NO_WEIGHTS = np.empty(0, np.float32)
+
+
 def add_mask_to_schema(schema: pa.Schema, vocab_size: int) -> pa.Schema:
-    """Return the schema of tokenized chats: origin and split, the ids, and which of them are trained."""
+    """Return the schema of tokenized chats: origin and split, the ids, which of them are trained, and their kinds."""
     common = [schema.field(name) for name in (ORIGIN, SPLIT, IMAGES) if name in schema.names]
     ids = pa.list_(pa.type_for_alias(id_type(vocab_size)))
-    return pa.schema([*common, pa.field(INPUT_IDS, ids), pa.field(LOSS_MASK, pa.list_(pa.bool_()))], schema.metadata)
+    weights = [pa.field(WEIGHTS, pa.list_(pa.float32()))] if WEIGHTS in schema.names else []
+    of_tokens = [pa.field(LOSS_MASK, pa.list_(pa.bool_())), pa.field(KINDS, pa.list_(pa.uint8()))]
+    return pa.schema([*common, pa.field(INPUT_IDS, ids), *of_tokens, *weights], schema.metadata)
 
 
 class TokenizeChatsKernel(EncodingKernel):
@@ -108,21 +117,21 @@ class TokenizeChatsKernel(EncodingKernel):
         sizes = texts.sizes
         self._refuse_unknown(ids)
         num_checked = self._check_parity(batch, texts, ids, offsets, seed)
-        ids, offsets, mask, num_by_reference, not_placed = self._mask_tokens(batch, ids, offsets, sizes)
+        ids, offsets, codes, num_by_reference, not_placed = self._code_tokens(batch, ids, offsets, sizes)
         if not_placed:
             quarantined += not_placed
             is_good = ~find_quarantined(batch, not_placed)
             is_token_good = np.repeat(is_good, np.diff(offsets))
-            ids, mask = ids[is_token_good], mask[is_token_good]
+            ids, codes = ids[is_token_good], codes[is_token_good]
             offsets = np.concatenate([[0], np.cumsum(np.diff(offsets)[is_good])])
             batch, sizes = batch.filter(pa.array(is_good)), sizes[is_good]
         if self._image_id is not None:
-            ids, offsets, mask = _repeat_image_tokens(self._image_id, batch.column(IMAGES), ids, offsets, mask)
+            ids, offsets, codes = _repeat_image_tokens(self._image_id, batch.column(IMAGES), ids, offsets, codes)
         lengths = np.diff(offsets)
-        ids, offsets, mask, is_kept = self._fit_to_limit(ids, offsets, mask, dropped)
+        ids, offsets, codes, is_kept = self._fit_to_limit(ids, offsets, codes, dropped)
         counters = {
             "tokens": len(ids),
-            "trained_tokens": int(np.count_nonzero(mask)),
+            "trained_tokens": int(np.count_nonzero((codes & TRAINED) != 0)),
             "bytes": int(sizes[is_kept].sum()),
             "placed_by_reference": num_by_reference,
             "parity_checked": num_checked,
@@ -133,28 +142,29 @@ class TokenizeChatsKernel(EncodingKernel):
             counters |= {"cut_chats": int(np.count_nonzero(num_cut)), "cut_tokens": int(num_cut.sum())}
         if not is_kept.all():
             batch = batch.filter(pa.array(is_kept))
-        built = self._build_chat_batch(batch, ids, offsets, mask)
+        built = self._build_chat_batch(batch, ids, offsets, codes)
         return StepResult(built, dropped, quarantined=quarantined, counters=counters)
 
-    def _mask_tokens(
+    def _code_tokens(
         self, batch: pa.RecordBatch, ids: NDArray[np.uint32], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_], int, list[QuarantinedRecord]]:
-        """Return the ids with their mask, how many rows were encoded again, and the rows that no engine can encode so.
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.unsignedinteger], int, list[QuarantinedRecord]]:
+        """Return the ids with their codes, how many rows were encoded again, and the rows that no engine can encode so.
 
         A row is encoded again if it holds literals, or if the lengths of its tokens do not add up.
         """
-        trained = batch.column(TRAINED)
-        mask, is_unplaced = _mask_by_lengths(self._lengths, ids, offsets, sizes, trained)
+        kinds = batch.column(KINDS)
+        dtype: type[np.unsignedinteger] = np.uint16 if WEIGHTS in batch.schema.names else np.uint8
+        codes, is_unplaced = _code_by_lengths(self._lengths, ids, offsets, sizes, kinds, dtype)
         if self._lengths is not None and self._lengths.unicode_form is not None:
             is_unplaced |= _is_changed_by(self._lengths.unicode_form, batch.column(TEXT))
         has_literals = np.diff(batch.column(LITERALS).offsets.to_numpy()) > 0
         if self._literal_policy == AS_TOKEN:
             has_literals[:] = False  # then literals are tokens like those of the template: nothing to encode again
-        replaced: dict[int, tuple[NDArray[np.uint32], NDArray[np.bool_]]] = {}
+        replaced: dict[int, tuple[NDArray[np.uint32], NDArray[np.unsignedinteger]]] = {}
         not_placed: list[QuarantinedRecord] = []
         for row in np.flatnonzero(is_unplaced | has_literals).tolist():
             text = batch.column(TEXT)[row].as_py()
-            spans = np.array(trained[row].as_py(), dtype=np.int64).reshape(-1, 2)
+            changes = np.array(kinds[row].as_py(), dtype=np.int64).reshape(-1, 2)
             try:
                 if has_literals[row]:
                     row_ids, token_spans = self._encode_around_literals(text, batch.column(LITERALS)[row].as_py())
@@ -165,10 +175,10 @@ class TokenizeChatsKernel(EncodingKernel):
             except EncodingError as error:
                 not_placed.append(quarantine_not_encoded(batch.column(ORIGIN)[row].as_py(), text, error))
                 continue
-            replaced[row] = row_ids, _mask_by_spans(token_spans, spans)
+            replaced[row] = row_ids, _code_by_spans(token_spans, changes, dtype)
         if replaced:
-            ids, offsets, mask = _replace_rows(ids, offsets, mask, replaced)
-        return ids, offsets, mask, len(replaced), not_placed
+            ids, offsets, codes = _replace_rows(ids, offsets, codes, replaced)
+        return ids, offsets, codes, len(replaced), not_placed
 
     def _encode_around_literals(self, text: str, literals: list[int]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Encode a text in which special tokens outside the literals are tokens, and those inside are text."""
@@ -242,48 +252,59 @@ class TokenizeChatsKernel(EncodingKernel):
         self,
         ids: NDArray[np.uint32],
         offsets: NDArray[np.int64],
-        mask: NDArray[np.bool_],
+        codes: NDArray[np.unsignedinteger],
         dropped: dict[str, int],
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.unsignedinteger], NDArray[np.bool_]]:
         """Cut or drop chats that are too long, and drop those without a trained token; return which are kept."""
         lengths = np.diff(offsets)
         is_kept = np.ones(len(lengths), dtype=bool)
         if self._max_tokens is not None and (lengths > self._max_tokens).any():
             if self._cuts:
                 is_within = np.arange(len(ids)) - np.repeat(offsets[:-1], lengths) < self._max_tokens
-                ids, mask, lengths = ids[is_within], mask[is_within], np.minimum(lengths, self._max_tokens)
+                ids, codes, lengths = ids[is_within], codes[is_within], np.minimum(lengths, self._max_tokens)
                 offsets = np.concatenate([[0], np.cumsum(lengths)])
             else:
                 is_kept = lengths <= self._max_tokens
                 dropped["too_long"] = int(np.count_nonzero(~is_kept))
         # After the cut: a chat whose answers were all cut off would cost a row and train nothing.
         is_trained = np.zeros(len(lengths), dtype=bool)
-        find_trained_rows(mask, _as_read_only(offsets), is_trained)
+        find_trained_rows(codes, _as_read_only(offsets), is_trained)
         if not is_trained[is_kept].all():
             dropped["no_trained_tokens"] = int(np.count_nonzero(is_kept & ~is_trained))
             is_kept &= is_trained
         if not is_kept.all():
             is_token_kept = np.repeat(is_kept, lengths)
-            ids, mask = ids[is_token_kept], mask[is_token_kept]
+            ids, codes = ids[is_token_kept], codes[is_token_kept]
             offsets = np.concatenate([[0], np.cumsum(lengths[is_kept])])
-        return ids, offsets, mask, is_kept
+        return ids, offsets, codes, is_kept
 
     def _build_chat_batch(
-        self, batch: pa.RecordBatch, ids: NDArray[np.uint32], offsets: NDArray[np.int64], mask: NDArray[np.bool_]
+        self,
+        batch: pa.RecordBatch,
+        ids: NDArray[np.uint32],
+        offsets: NDArray[np.int64],
+        codes: NDArray[np.unsignedinteger],
     ) -> pa.RecordBatch:
         schema = add_mask_to_schema(batch.schema, self._vocab_size)
         starts = pa.array(offsets.astype(np.int32))
         columns = {
             **{name: batch.column(name) for name in (ORIGIN, SPLIT, IMAGES) if name in schema.names},
             INPUT_IDS: pa.ListArray.from_arrays(starts, pa.array(ids.astype(self._dtype))),
-            LOSS_MASK: pa.ListArray.from_arrays(starts, pa.array(mask)),
+            LOSS_MASK: pa.ListArray.from_arrays(starts, pack_bits((codes & TRAINED) != 0)),
+            KINDS: pa.ListArray.from_arrays(starts, pa.array((codes & token_kinds.KIND_BITS).astype(np.uint8))),
         }
+        if WEIGHTS in schema.names:
+            columns[WEIGHTS] = _make_weight_runs(batch.column(WEIGHTS), offsets, codes)
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _repeat_image_tokens(
-    image_id: int, images: pa.ListArray, ids: NDArray[np.uint32], offsets: NDArray[np.int64], mask: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
+    image_id: int,
+    images: pa.ListArray,
+    ids: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    codes: NDArray[np.unsignedinteger],
+) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.unsignedinteger]]:
     """Repeat the token of each image as often as the image has tokens; none of them is trained."""
     is_image = ids == image_id
     ends = np.concatenate([[0], np.cumsum(is_image)])
@@ -296,26 +317,46 @@ def _repeat_image_tokens(
     repeats = np.ones(len(ids), dtype=np.int64)
     repeats[is_image] = images.flatten().field("tokens").to_numpy()
     starts = np.concatenate([[0], np.cumsum(repeats)])
-    return np.repeat(ids, repeats), starts[offsets], np.repeat(mask & ~is_image, repeats)
+    return (
+        np.repeat(ids, repeats),
+        starts[offsets],
+        np.repeat(np.where(is_image, codes.dtype.type(token_kinds.IMAGE), codes), repeats),
+    )
 
 
-def _mask_by_lengths(
+def _make_weight_runs(
+    tables: pa.ListArray, offsets: NDArray[np.int64], codes: NDArray[np.unsignedinteger]
+) -> pa.ListArray:
+    """Return the weights of chats as runs. Each has a table of its weights, whose numbers are in the codes."""
+    runs: list[list[float]] = []
+    for table, start, end in zip(tables.to_pylist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        weights = (
+            np.array([1.0, *table], np.float32)[codes[start:end] >> token_kinds.CODE_BITS] if table else _NO_WEIGHTS
+        )
+        runs.append(encode_weights(weights))
+    return pa.array(runs, pa.list_(pa.float32()))
+
+
+def _code_by_lengths(
     lengths: ByteLengths | None,
     ids: NDArray[np.uint32],
     offsets: NDArray[np.int64],
     sizes: NDArray[np.int64],
-    trained: pa.ListArray,
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which ids are trained, and the rows for which the lengths of their tokens cannot tell."""
-    mask, is_unplaced = np.zeros(len(ids), dtype=bool), np.ones(len(sizes), dtype=bool)
+    kinds: pa.ListArray,
+    dtype: type[np.unsignedinteger],
+) -> tuple[NDArray[np.unsignedinteger], NDArray[np.bool_]]:
+    """Return the code of each id, and the rows for which the lengths of their tokens cannot tell."""
+    codes, is_unplaced = np.zeros(len(ids), dtype), np.ones(len(sizes), dtype=bool)
     if lengths is not None:
-        place_offsets = trained.offsets.to_numpy().astype(np.int64)
-        mask_tokens(
+        change_offsets = kinds.offsets.to_numpy().astype(np.int64)
+        code_tokens(
             *(_as_read_only(ids), _as_read_only(offsets), lengths.by_id, lengths.is_added),
             *(lengths.marks_text, lengths.marks_behind_added, _as_read_only(sizes)),
-            *(_as_read_only(trained.flatten().to_numpy()), place_offsets - place_offsets[0], mask, is_unplaced),
+            *(_as_read_only(kinds.flatten().to_numpy()), change_offsets - change_offsets[0]),
+            codes,
+            is_unplaced,
         )
-    return mask, is_unplaced
+    return codes, is_unplaced
 
 
 def _as_read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -338,36 +379,36 @@ def _is_changed_by(unicode_form: str, texts: pa.LargeStringArray) -> NDArray[np.
     return is_changed
 
 
-def _mask_by_spans(token_spans: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """For each token whether it begins in one of the spans, which are sorted and do not overlap."""
-    before = np.searchsorted(spans[:, 0], token_spans[:, 0], side="right") - 1
-    # A token before all spans has the index -1, which picks the last element: an end that no token is below.
-    ends = np.concatenate([spans[:, 1], [-1]])
-    mask: NDArray[np.bool_] = token_spans[:, 0] < ends[before]
-    return mask
+def _code_by_spans(
+    token_spans: NDArray[np.int64], changes: NDArray[np.int64], dtype: type[np.unsignedinteger]
+) -> NDArray[np.unsignedinteger]:
+    """Return the code of the byte at which each token begins."""
+    numbers = np.searchsorted(changes[:, 0], token_spans[:, 0], side="right")
+    codes: NDArray[np.unsignedinteger] = np.concatenate([[0], changes[:, 1]]).astype(dtype)[numbers]
+    return codes
 
 
 def _replace_rows(
     ids: NDArray[np.uint32],
     offsets: NDArray[np.int64],
-    mask: NDArray[np.bool_],
-    replaced: dict[int, tuple[NDArray[np.uint32], NDArray[np.bool_]]],
-) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
-    """Replace the ids and masks of some rows."""
-    new_ids, new_mask, lengths = [], [], np.diff(offsets)
+    codes: NDArray[np.unsignedinteger],
+    replaced: dict[int, tuple[NDArray[np.uint32], NDArray[np.unsignedinteger]]],
+) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.unsignedinteger]]:
+    """Replace the ids and codes of some rows."""
+    new_ids, new_codes, lengths = [], [], np.diff(offsets)
     num_copied = 0
-    for row, (row_ids, row_mask) in sorted(replaced.items()):
+    for row, (row_ids, row_codes) in sorted(replaced.items()):
         new_ids += [ids[offsets[num_copied] : offsets[row]], row_ids]
-        new_mask += [mask[offsets[num_copied] : offsets[row]], row_mask]
+        new_codes += [codes[offsets[num_copied] : offsets[row]], row_codes]
         lengths[row] = len(row_ids)
         num_copied = row + 1
     new_ids.append(ids[offsets[num_copied] :])
-    new_mask.append(mask[offsets[num_copied] :])
-    return np.concatenate(new_ids), np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(new_mask)
+    new_codes.append(codes[offsets[num_copied] :])
+    return np.concatenate(new_ids), np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(new_codes)
 
 
 @kernel
-def mask_tokens(
+def code_tokens(
     ids: NDArray[np.uint32],
     offsets: NDArray[np.int64],
     lengths: NDArray[np.int32],
@@ -375,25 +416,27 @@ def mask_tokens(
     begins_text: bool,  # noqa: FBT001
     begins_after_added: bool,  # noqa: FBT001
     sizes: NDArray[np.int64],
-    trained: NDArray[np.int64],
-    trained_offsets: NDArray[np.int64],
-    mask: NDArray[np.bool_],
+    changes: NDArray[np.int64],
+    change_offsets: NDArray[np.int64],
+    codes: NDArray[np.unsignedinteger],
     is_unplaced: NDArray[np.bool_],
 ) -> None:
-    """Find for each token whether it begins in a trained range; and the texts whose tokens do not add up to their size.
+    """Find the code of the byte at which each token begins; and the texts whose tokens do not add up to their size.
 
     `lengths` and `is_added` are by id. A piece of text may begin with a mark that stands for nothing: at the beginning
     of a text (`begins_text`), and after each added token.
     """
     for row in range(len(sizes)):
         position = 0
-        place, last_place = trained_offsets[row], trained_offsets[row + 1]
+        change, last_change = change_offsets[row], change_offsets[row + 1]
+        code = 0
         has_mark = begins_text
         for token in range(offsets[row], offsets[row + 1]):
             number = ids[token]
-            while place < last_place and trained[place + 1] <= position:
-                place += 2
-            mask[token] = place < last_place and trained[place] <= position
+            while change < last_change and changes[change] <= position:
+                code = changes[change + 1]
+                change += 2
+            codes[token] = code
             position += lengths[number]
             if is_added[number]:
                 has_mark = begins_after_added
@@ -446,11 +489,13 @@ def find_composable_texts(data: NDArray[np.uint8], offsets: NDArray[np.int64], m
 
 
 @kernel
-def find_trained_rows(mask: NDArray[np.bool_], offsets: NDArray[np.int64], is_trained: NDArray[np.bool_]) -> None:
+def find_trained_rows(
+    codes: NDArray[np.unsignedinteger], offsets: NDArray[np.int64], is_trained: NDArray[np.bool_]
+) -> None:
     """Find the texts that have a trained token."""
     for row in range(len(is_trained)):
         is_trained[row] = False
         for token in range(offsets[row], offsets[row + 1]):
-            if mask[token]:
+            if codes[token] & TRAINED:
                 is_trained[row] = True
                 break

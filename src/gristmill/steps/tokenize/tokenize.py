@@ -11,7 +11,7 @@ import msgspec
 
 from gristmill.core.checks import check_choice
 from gristmill.core.errors import UsageError
-from gristmill.core.records import LITERALS, TEXT, TEXT_TYPE, TRAINED
+from gristmill.core.records import KINDS, LITERALS, TEXT, TEXT_TYPE
 from gristmill.core.step import LocalStep, Step, StepTraits, check_choices
 from gristmill.shards.manifest_file import SnapshotFile, TokenizerSnapshot
 from gristmill.shards.stored_files import TokenizerIdentity
@@ -258,7 +258,7 @@ class ResolvedTokenize(LocalStep, tag="tokenize", frozen=True, kw_only=True):
 class ResolvedTokenizeChats(ResolvedTokenize, tag="tokenize", frozen=True, kw_only=True):
     """The chat form of `tokenize` with its tokenizer found: rendered chats become ids and loss masks."""
 
-    needs: ClassVar[tuple[str, ...]] = (TEXT, TRAINED, LITERALS)
+    needs: ClassVar[tuple[str, ...]] = (TEXT, KINDS, LITERALS)
 
     max_tokens: int | None
     cuts: bool

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.checks import check_choice
-from gristmill.core.records import IMAGES
-from gristmill.shards.token_rows import find_token_columns, has_image_references
+from gristmill.core.errors import UsageError
+from gristmill.core.records import IMAGES, LOSS_WEIGHTS
+from gristmill.core.token_kinds import TOKEN_KINDS
+from gristmill.shards.token_rows import find_token_columns, has_image_references, is_masked
 from gristmill.stream.collate import INPUT_IDS, Batch, Collate, choose_pad_id, collate, find_width
 from gristmill.stream.lanes.sources import find_row_length, list_sources
-from gristmill.stream.mapped_memory import ReadAhead
+from gristmill.stream.mapped_memory import ReadAhead, memory
 from gristmill.stream.rows.block_reader import RemoteTable
 from gristmill.stream.rows.row_details import RowColumn, RowImages, RowSources
 from gristmill.stream.rows.row_table import RowTable
-from gristmill.stream.stream_kernels import A_FILLED, A_SHARD
+from gristmill.stream.stream_kernels import A_FILLED, A_SHARD, count_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,11 +176,17 @@ class RowReader(StreamReader):
         pad_ids = (None, None) if tokenizer is None else (tokenizer.pad_id, tokenizer.eos_id)
         self._pad_id = choose_pad_id(self._collate, *pad_ids)
         self._row_length = find_row_length(manifest)
+        self._has_chats = any(is_masked(shard.schema) for shard in self._shards)
         schema = manifest.schema.to_arrow()
         self._has_images = has_image_references(schema)
         stored = find_token_columns(schema)
         for name in self._collate.token_columns:
             check_choice("token_columns", name, list(stored))
+        if LOSS_WEIGHTS in stored and LOSS_WEIGHTS in self._collate.fields:
+            raise UsageError(
+                f"these rows store {LOSS_WEIGHTS} for each token",
+                help=f'name them in token_columns=("{LOSS_WEIGHTS}",)',
+            )
         self._number_types = {
             name: str(np.dtype(stored[name].to_pandas_dtype())) for name in self._collate.token_columns
         }
@@ -233,4 +241,7 @@ class RowReader(StreamReader):
         batch.sources = self._row_sources(addresses[:, A_SHARD], indices)
         batch.tokens = addresses[:, A_FILLED].copy()
         batch.num_positions = batch[INPUT_IDS].size
+        if self._has_chats:
+            batch.kinds = np.zeros(len(TOKEN_KINDS), np.int64)
+            count_kinds(addresses, memory().uint16, batch.kinds)
         return batch

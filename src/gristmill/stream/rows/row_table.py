@@ -2,7 +2,7 @@
 
 A shard is mapped when one of its rows is first needed, and the headers of its batches are read once (about 0.1 ms
 each): each batch becomes a line of addresses. After that a row costs O(1), and O(log shards) to find its shard. Memory:
-640 bytes for each shard, and 88 bytes for each batch of the open ones. The file descriptor is closed, so the number of
+640 bytes for each shard, and 136 bytes for each batch of the open ones. The file descriptor is closed, so the number of
 open files does not grow with the number of shards.
 """
 
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.records import INPUT_IDS, LOSS_MASK
+from gristmill.core.records import INPUT_IDS, KINDS, LOSS_MASK, WEIGHTS
 from gristmill.shards.canonical import make_damage_error
 from gristmill.shards.formats.base import READ_ERRORS
-from gristmill.shards.token_rows import LENGTHS
+from gristmill.shards.token_rows import LENGTHS, has_kinds
 from gristmill.stream.mapped_memory import map_file, memory, request_pages
 from gristmill.stream.stream_kernels import (
     A_ID_BYTES,
@@ -203,7 +203,25 @@ def make_line(batch: pa.RecordBatch, mapped: pa.Buffer) -> list[int]:
         _find_address(length_values, mapped, 4 * len(lengths.values)),
         len(lengths.values),
         0 if masks is None else _find_address(masks.buffers()[-1], mapped, -(-num_masks // 8)),
+        *_find_runs(batch, KINDS, mapped),
+        *_find_runs(batch, WEIGHTS, mapped),
     ]
+
+
+def _find_runs(batch: pa.RecordBatch, name: str, mapped: pa.Buffer) -> tuple[int, int, int]:
+    """Return the addresses of the offsets and the values of a column of runs, and their number."""
+    if name not in batch.schema.names or not has_kinds(batch.schema):
+        return 0, 0, 0
+    runs = batch.column(name)
+    _, offsets, _, values = runs.buffers()
+    if runs.null_count or runs.values.null_count or runs.offset:
+        raise ValueError("a batch holds nulls")
+    num_bytes = len(runs.values) * runs.type.value_type.bit_width // 8
+    return (
+        _find_address(offsets, mapped, 4 * (batch.num_rows + 1)),
+        _find_address(values, mapped, num_bytes),
+        len(runs.values),
+    )
 
 
 def _find_address(buffer: pa.Buffer | None, mapped: pa.Buffer, num_bytes: int) -> int:

@@ -113,7 +113,9 @@ class ChatImages:
         trained, literals = (
             [(move(start), move(end)) for start, end in spans] for spans in (example.trained, example.literals)
         )
-        return Example(text, trained, literals, move(example.last_answer), tuple(names))
+        parts = [part._replace(start=move(part.start), end=move(part.end)) for part in example.parts]
+        weights = [(move(start), move(end), weight) for start, end, weight in example.weights]
+        return Example(text, trained, literals, move(example.last_answer), tuple(names), weights, parts)
 
     def _find_places(self, text: str, literals: list[tuple[int, int]], *, inlines: bool) -> list[tuple[int, int]]:
         """Find the placeholders or marks of a text, without those that someone wrote."""

@@ -219,14 +219,15 @@ def _find_token_problems(
         )
     options = maker.options
     has_end = options.append_eos or bool(maker.usual_finder.turns.ending.token)
-    if options.train_end_of_turn and options.train_on != TRAIN_ALL and not has_end:
+    trains_end = options.train_end_of_turn and options.train_on != TRAIN_ALL and not options.train_kinds
+    if trains_end and not has_end:
         yield TemplateProblem(
             "no_end_of_turn",
             "the template writes nothing at the end of an answer: a model trained on it would not learn to stop",
             "append_eos: true puts the tokenizer's end token after the last answer and trains it; or use a template "
             "that ends turns with a token; or accept it with train_end_of_turn: false",
         )
-    elif options.train_end_of_turn and options.train_on != TRAIN_ALL:
+    elif trains_end:
         num_open = sum(not _ends_with_token(example, maker) for example in examples)
         if num_open:
             yield TemplateProblem(

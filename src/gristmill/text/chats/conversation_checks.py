@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from gristmill.text.chats.templates import ChatTemplate, Message
 
 
+UNPLANNED_WEIGHTS = "unplanned_weights"
+WEIGHTS_HELP = "and `weights: true` of render keeps weights; `weights: false` trains all answers with 1"
+
+
 def check_conversation(conversation: Conversation, options: ChatOptions, rendered: RenderedRecord) -> Conversation:
     """Check that a conversation can be trained on, and count what is unusual in it.
 
@@ -69,6 +73,11 @@ def check_conversation(conversation: Conversation, options: ChatOptions, rendere
             if role == ASSISTANT:
                 raise DroppedChat("empty_answer")
             rendered.counts.append(("empty_messages", 1))
+    weighted = [message for message in answers if message in conversation.weights]
+    if weighted and options.weights is None:
+        raise NotAChat(UNPLANNED_WEIGHTS, f"message {weighted[0]} has a weight, {WEIGHTS_HELP}")
+    if weighted and not options.weights:
+        rendered.counts.append(("dropped_weights", len(weighted)))
     num_prompted = sum(message < conversation.prompt_length for message in answers)
     if num_prompted:
         rendered.counts.append(("answers_in_prompts", num_prompted))

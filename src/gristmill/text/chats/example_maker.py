@@ -40,6 +40,7 @@ from gristmill.text.chats.options import (
     RenderedRecord,
     classify_answer,
 )
+from gristmill.text.chats.parts import find_parts, list_spans
 from gristmill.text.chats.reasoning import find_prompted_literals, make_prompted_answer
 from gristmill.text.chats.shapes import Conversation, NotAChat, parse_conversation
 from gristmill.text.chats.skeletons import AnswerFinder
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from gristmill.text.chats.chat_images import ChatImages
+    from gristmill.text.chats.parts import MessageTexts
     from gristmill.text.chats.templates import FoundTemplate
 
 _MAX_SPLIT_CHARS = 256 << 20
@@ -274,8 +276,11 @@ class ExampleMaker:
                 self.literals, finder.template, conversation, text, prompt, thought, shift=shift
             )
         moved = [Answer(answer.message, len(prompt), answer.content_end + shift, answer.end + shift)]
+        texts = finder.find_prompted_texts(conversation, text, prompt, thought, shift)
         rendered.counts.append(("prompted_answers", 1))
-        self._add_example(rendered, conversation, prompt + thought + after, moved, moved, [answer.message], literals)
+        self._add_example(
+            rendered, conversation, prompt + thought + after, moved, moved, [answer.message], literals, texts
+        )
 
     def _add(
         self,
@@ -288,9 +293,10 @@ class ExampleMaker:
         *,
         may_hold_literals: bool,
     ) -> None:
-        template = self.choose_finder(conversation).template
-        literals = self.literals.find(template, conversation, text) if may_hold_literals else []
-        self._add_example(rendered, conversation, text, answers, chosen, messages, literals)
+        finder = self.choose_finder(conversation)
+        literals = self.literals.find(finder.template, conversation, text) if may_hold_literals else []
+        texts = finder.find_texts(conversation, text)
+        self._add_example(rendered, conversation, text, answers, chosen, messages, literals, texts)
 
     def _add_example(
         self,
@@ -301,6 +307,7 @@ class ExampleMaker:
         chosen: list[Answer],
         messages: Sequence[int],
         literals: list[tuple[int, int]],
+        texts: MessageTexts,
     ) -> None:
         """Add one example.
 
@@ -312,6 +319,7 @@ class ExampleMaker:
             chosen: The answers that are trained on.
             messages: The answers that the example is for, found in the text or not.
             literals: Spans of special tokens that someone wrote.
+            texts: The texts of messages in it.
         """
         lost_call = find_lost_call(self.choose_finder(conversation).template, conversation, text, messages)
         if lost_call:
@@ -324,6 +332,7 @@ class ExampleMaker:
         if self._appended:
             ends_chat = answers[-1].message == len(conversation.messages) - 1
             text, chosen = append_end_token(text, self._appended, chosen, answers[-1] if ends_chat else None)
+        parts = find_parts(conversation, text, texts, answers, chosen)
         trains_end = self.options.train_end_of_turn
         spans = [(answer.start, answer.end if trains_end else answer.content_end) for answer in chosen]
         if self.options.train_on == TRAIN_ALL:
@@ -334,6 +343,8 @@ class ExampleMaker:
             for message in messages:
                 if message not in trained and is_wanted(conversation, message, self.options.train_on):
                     rendered.counts.append((f"lost_{classify_answer(conversation, message)}", 1))
+        if self.options.train_kinds:
+            spans = list_spans(parts, self.options.train_kinds, len(text))
         spans = [(start, end) for start, end in spans if end > start]
         if not spans:
             rendered.dropped.append("nothing_to_train_on")
@@ -341,7 +352,13 @@ class ExampleMaker:
         num_literals = sum(not is_inside_word(text, begin, end) for begin, end in literals)
         if num_literals:
             rendered.counts.append(("special_literals", num_literals))
-        example = Example(text, spans, literals, answers[-1].start if answers else len(text))
+        weights = [
+            (answer.start, answer.end, conversation.weights[answer.message])
+            for answer in chosen
+            if self.options.weights and answer.message in conversation.weights
+        ]
+        last_answer = answers[-1].start if answers else len(text)
+        example = Example(text, spans, literals, last_answer, weights=weights, parts=parts)
         if self.images is not None:
             example = self.images.place_in_example(example, conversation, inlines=self._inlines_images)
         rendered.examples.append(example)

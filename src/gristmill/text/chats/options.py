@@ -5,7 +5,7 @@ dropped and why, and counts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -40,6 +40,8 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, str] = {}
     """Names of the parts of chats (`CHAT_PARTS`) that have none of the shapes."""
     train_on: TrainOn = "auto"
+    train_kinds: tuple[str, ...] = ()
+    """The kinds of tokens that are trained, of the chosen answers and of all else; empty: the answers."""
     train_end_of_turn: bool = True
     last_not_assistant: LastNotAssistant = "drop"
     split_turns: SplitTurns = "auto"
@@ -50,6 +52,8 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the arguments of a tool call may be written as a quoted string of JSON."""
     append_eos: bool = False
     prompt: PromptPolicy = "as_rendered"
+    weights: bool | None = None
+    """Whether weights of messages are kept; None: a conversation with weights is refused."""
     template_variables: dict[str, Any] = {}
     """Variables for the template of all records, like `chat_template_kwargs` of one."""
 
@@ -60,6 +64,14 @@ PLAIN, CALL, AFTER_RESULT = ANSWER_KINDS = ("plain", "call", "after_result")
 
 class DroppedChat(Exception):
     """A conversation that cannot be trained on; its argument is the reason."""
+
+
+class TextPart(NamedTuple):
+    """Some characters of a rendered conversation that are of one kind (`core/token_kinds.py`)."""
+
+    start: int
+    end: int
+    kind: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,10 @@ class Example:
     """Where the last answer begins."""
     images: tuple[str, ...] = ()
     """The names of the images in it, in order."""
+    weights: Sequence[tuple[int, int, float]] = ()
+    """Spans of answers with a weight other than 1."""
+    parts: Sequence[TextPart] = ()
+    """What is whose, in order; the rest is the template's."""
 
 
 @dataclass(slots=True)

@@ -60,9 +60,37 @@ def find_written_thought(message: Mapping[str, Any]) -> str:
     return inline.group().lstrip() + after[: len(after) - len(after.lstrip())]
 
 
+class InlineReasoning(NamedTuple):
+    """The place of the reasoning in a content, without its tags and the space inside of them."""
+
+    start: int
+    end: int
+    words: int
+    """Where the words after the closing tag begin."""
+
+
+def find_inline_reasoning(content: str) -> InlineReasoning | None:
+    """Find reasoning in tags at the start of a content, if there are words in it.
+
+    >>> find_inline_reasoning("<think> Two and two. </think> 4")
+    InlineReasoning(start=8, end=20, words=30)
+    """
+    inline = _match_inline(content)
+    reasoning = inline.group(4) if inline is not None else ""
+    if inline is None or not reasoning.strip():
+        return None
+    start = inline.start(4) + len(reasoning) - len(reasoning.lstrip())
+    after = content[inline.end() :]
+    return InlineReasoning(start, start + len(reasoning.strip()), len(content) - len(after.lstrip()))
+
+
 def _find_inline(message: Mapping[str, Any]) -> re.Match[str] | None:
     content = message.get("content")
-    inline = _INLINE.match(content) if isinstance(content, str) else None
+    return _match_inline(content) if isinstance(content, str) else None
+
+
+def _match_inline(content: str) -> re.Match[str] | None:
+    inline = _INLINE.match(content)
     return inline if inline and _THOUGHT.search(inline.group(2)) else None
 
 

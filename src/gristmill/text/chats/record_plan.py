@@ -17,11 +17,13 @@ batch at once (`steps/render/example_rows.py`).
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from gristmill.text.chats.options import SPLIT_ALWAYS, TRAIN_ALL
+from gristmill.text.chats.options import SPLIT_ALWAYS
+from gristmill.text.chats.parts import list_changes
 from gristmill.text.chats.shapes import ASSISTANT, ROLES, NotAChat
 from gristmill.text.chats.tracing.plans import MIN_MESSAGES_TO_STRETCH, ExampleOutline, stretch
 from gristmill.text.chats.tracing.template_tracer import (
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gristmill.text.chats.example_maker import ExampleMaker
-    from gristmill.text.chats.options import ChatOptions, Example, RenderedRecord
+    from gristmill.text.chats.options import Example, RenderedRecord
     from gristmill.text.chats.skeletons import Skeleton
     from gristmill.text.chats.tracing.plans import GuardFunction, TextPlan
 
@@ -58,10 +60,12 @@ class RecordPlan:
         self._strips = any(example.stripped)
         self._stripped = example.stripped
         self._refused_starts = example.refused_starts
-        self.pieces_of_places = [2 * piece for piece, _ in example.places]
-        """For each place where a trained range begins or ends, and then for the start of the last answer, the index of
-        the piece from whose start it is counted."""
-        self.offsets_of_places = [offset for _, offset in example.places]
+        places = [*example.changes, (*example.last_answer, 0)]
+        self.pieces_of_places = [2 * piece for piece, _, _ in places]
+        """For each place where the code of bytes changes, and then for the start of the last answer, the index of the
+        piece from whose start it is counted."""
+        self.offsets_of_places = [offset for _, offset, _ in places]
+        self.codes = [code for _, _, code in example.changes]
         self.counts = example.counts
         self.num_compared = 0
 
@@ -84,11 +88,12 @@ class RecordPlan:
             return None
         return pieces
 
-    def find_places(self, pieces: Sequence[bytes]) -> list[int]:
-        """Find where trained ranges begin and end in an example, in bytes; then where the last answer begins."""
+    def find_places(self, pieces: Sequence[bytes]) -> tuple[list[int], int]:
+        """Find where the code of an example's bytes changes, and to which; and where the last answer begins."""
         starts = list(accumulate(map(len, pieces), initial=0))
         places = zip(self.pieces_of_places, self.offsets_of_places, strict=True)
-        return [starts[piece] + offset for piece, offset in places]
+        *changes, last_answer = [starts[piece] + offset for piece, offset in places]
+        return list(chain.from_iterable(zip(changes, self.codes, strict=True))), last_answer
 
 
 class RecordPlans:
@@ -184,7 +189,7 @@ class RecordPlans:
             skeleton = finder.find_skeleton(roles)
             if skeleton is None:
                 return None
-            record_plan = _join_facts(plan, skeleton, rendered, contents, self._maker.options)
+            record_plan = _join_facts(plan, skeleton, rendered, contents)
             guards = blind_plan.split_guards(len(roles)) if blind_plan is not None else None
             if record_plan is not None and guards is not None:
                 self._add_long_chat(roles, record_plan.example._replace(guards=guards))
@@ -258,7 +263,7 @@ def _find_form(roles: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _join_facts(
-    plan: TextPlan, skeleton: Skeleton, rendered: RenderedRecord, contents: Sequence[str], options: ChatOptions
+    plan: TextPlan, skeleton: Skeleton, rendered: RenderedRecord, contents: Sequence[str]
 ) -> RecordPlan | None:
     """Make a plan for records of what is known; None if the facts do not fit together."""
     if len(rendered.examples) != 1 or rendered.dropped:
@@ -272,12 +277,14 @@ def _join_facts(
     refused_starts = _find_refused_starts(skeleton, texts)
     if starts is None or refused_starts is None:
         return None
-    places = _locate_places(example, skeleton, starts, options)
+    places = _locate_places(example, skeleton, starts)
     if places is None:
         return None
-    in_bytes = [(piece, len(texts[piece][:offset].encode())) for piece, offset in places]
+    codes = [code for _, code in list_changes(example)]
+    *changes, last_answer = [(piece, len(texts[piece][:offset].encode())) for piece, offset in places]
+    coded = [(*place, code) for place, code in zip(changes, codes, strict=True)]
     encoded = [text.encode() for text in texts]
-    outline = ExampleOutline(encoded, stripped, in_bytes, rendered.counts, refused_starts, [])
+    outline = ExampleOutline(encoded, stripped, coded, last_answer, rendered.counts, refused_starts, [])
     return RecordPlan(outline, plan.are_guards_met)
 
 
@@ -295,28 +302,20 @@ def _split_pieces(plan: TextPlan) -> tuple[list[str], list[bool]]:
     return texts, stripped
 
 
-def _locate_places(
-    example: Example, skeleton: Skeleton, starts: Sequence[int], options: ChatOptions
-) -> list[tuple[int, int]] | None:
-    """Find the places of an example among the borders of answers; None if one is elsewhere."""
-    whole_end = (len(skeleton.pieces) - 1, len(skeleton.pieces[-1]))
-    by_start = {answer.at(starts).start: answer for answer in skeleton.answers or ()}
+def _locate_places(example: Example, skeleton: Skeleton, starts: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Find the piece in which each change of an example is, and the start of its last answer; None if one is in none.
+
+    Contents are not empty, so no place is in two pieces.
+    """
     places: list[tuple[int, int]] = []
-    if options.train_on == TRAIN_ALL:
-        places += [(0, 0), whole_end]
-    else:
-        for start, end in example.trained:
-            answer = by_start.get(start)
-            if answer is None:
-                return None
-            answer_end = answer.end if options.train_end_of_turn else answer.content_end
-            if starts[answer_end[0]] + answer_end[1] != end:
-                return None
-            places += [answer.start, answer_end]
-    last = by_start.get(example.last_answer)
-    if last is None and example.last_answer != len(example.text):
-        return None
-    return [*places, last.start if last is not None else whole_end]
+    changes = list_changes(example)
+    for position in (*(position for position, _ in changes), example.last_answer):
+        piece = bisect_right(starts, position) - 1
+        offset = position - starts[piece]
+        if offset > len(skeleton.pieces[piece]):
+            return None
+        places.append((piece, offset))
+    return places
 
 
 def _find_refused_starts(skeleton: Skeleton, texts: Sequence[str]) -> list[tuple[int, str]] | None:

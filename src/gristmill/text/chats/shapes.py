@@ -7,6 +7,7 @@ without one, or content that is not text are reported, not repaired.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -138,6 +139,8 @@ class Conversation:
     """`chat_template_kwargs` of the record: `enable_thinking` and the like."""
     marks: Mapping[int, bool] = field(default_factory=dict)
     """Messages that say themselves whether they are trained on (`train: false`)."""
+    weights: Mapping[int, float] = field(default_factory=dict)
+    """The weights of messages that have one other than 0 and 1."""
     prompt_length: int = 0
     """Number of messages that only lead up to the rest: the prompt of a completion, if there are answers in it."""
     notes: Mapping[str, int] = field(default_factory=dict)
@@ -160,9 +163,10 @@ class Conversation:
         """Return the conversation without some messages."""
         remaining = [index for index in range(len(self.messages)) if index not in indexes]
         marks = {new: self.marks[index] for new, index in enumerate(remaining) if index in self.marks}
+        weights = {new: self.weights[index] for new, index in enumerate(remaining) if index in self.weights}
         messages = [self.messages[index] for index in remaining]
         prompt_length = sum(index < self.prompt_length for index in remaining)
-        return replace(self, messages=messages, marks=marks, prompt_length=prompt_length)
+        return replace(self, messages=messages, marks=marks, weights=weights, prompt_length=prompt_length)
 
     def answers(self) -> list[int]:
         """List the indexes of the assistant's messages."""
@@ -290,7 +294,7 @@ def parse_conversation(
         raw = place_images(record, raw)
     else:
         _refuse_media(record)
-    marks: dict[int, bool] = {}
+    marks: dict[int, float] = {}
     unread = _count_unread(record, shape)
     has_images = place_images is not None
     messages = [
@@ -305,7 +309,9 @@ def parse_conversation(
         num_prompted = len(messages) - len(_read_text_or_messages(record, "completion", ASSISTANT))
         if not any(message["role"] == ASSISTANT for message in messages[:num_prompted]):
             num_prompted = 0
-    return Conversation(messages, tools or None, variables, marks, num_prompted, notes, unread)
+    weights = {index: weight for index, weight in marks.items() if weight not in (0, 1)}
+    is_trained = {index: bool(weight) for index, weight in marks.items()}
+    return Conversation(messages, tools or None, variables, is_trained, weights, num_prompted, notes, unread)
 
 
 def _count_unread(record: Mapping[str, Any], shape: str) -> Counter[str]:
@@ -397,7 +403,7 @@ def _join_texts(content: Any) -> str:
     return "\n".join(texts).strip()
 
 
-def _parse_message(raw: Any, index: int, marks: dict[int, bool], unread: Counter[str], *, has_images: bool) -> Message:
+def _parse_message(raw: Any, index: int, marks: dict[int, float], unread: Counter[str], *, has_images: bool) -> Message:
     if not isinstance(raw, dict):
         raise NotAChat("invalid_message", f"message {index} is {type(raw).__name__}, not an object")
     role = raw.get("role")
@@ -450,16 +456,18 @@ def _parse_message(raw: Any, index: int, marks: dict[int, bool], unread: Counter
     return message
 
 
-def _read_marks(message: Message, index: int, marks: dict[int, bool], unread: Counter[str]) -> None:
-    """Take the marks off a message: it is not trained if one of them says so."""
+def _read_marks(message: Message, index: int, marks: dict[int, float], unread: Counter[str]) -> None:
+    """Take the marks off a message: it is not trained if one of them says so, and has the product of its weights."""
     for name in [name for name in message if _looks_like_mark(name)]:
         value = message[name]
         is_mark = name in _MARKS and type(value) in (bool, int, float)
         if is_mark and (value in (0, 1) or "weight" in name):
+            if not 0 <= value < math.inf:
+                raise NotAChat(
+                    "invalid_weight", f"message {index}: {name} is {value}, and weights are numbers from 0 on"
+                )
             del message[name]
-            marks[index] = bool(value) and marks.get(index, True)
-            if value not in (0, 1):  # trained like any other: there are no weights between
-                unread[name] += 1
+            marks[index] = value * marks.get(index, 1)
         elif name in (_TRAIN, _WEIGHT):
             raise NotAChat("invalid_mark", f"message {index}: {name} must be true or false, not {value!r:.60}")
         else:

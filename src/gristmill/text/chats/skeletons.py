@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from gristmill.core.token_kinds import REASONING
 from gristmill.text.chats.answers import Answer, HistoryRewritten, MessageNotRendered
+from gristmill.text.chats.parts import MessageText, MessageTexts, divide_content, find_texts
 from gristmill.text.chats.shapes import Conversation
 from gristmill.text.chats.templates import TemplateError
 from gristmill.text.chats.turns import TurnFinder
@@ -64,6 +66,37 @@ class AnswerFinder:
     def answers_as_rendered(self, conversation: Conversation, text: str) -> list[Answer]:
         """Find all answers in the rendering, like `TurnFinder.answers_as_rendered`."""
         return self.turns.answers_as_rendered(conversation, text)
+
+    def find_texts(self, conversation: Conversation, text: str) -> MessageTexts:
+        """Find the texts of all messages, like `parts.find_texts`."""
+        skeleton, starts = self._find_fitting(conversation, text)
+        if skeleton is None:
+            return find_texts(self.turns.render, conversation, text)
+        ends = starts[1:]
+        texts: list[MessageText] = []
+        for index, (message, piece, end) in enumerate(zip(conversation.messages, skeleton.pieces, ends, strict=False)):
+            texts += divide_content(text, starts[index] + len(piece), end, index, message["role"])
+        return MessageTexts(texts)
+
+    def find_prompted_texts(
+        self, conversation: Conversation, text: str, prompt: str, thought: str, shift: int
+    ) -> MessageTexts:
+        """Find the texts of an example that is a prompt, a thought and the rendered answer.
+
+        `shift` is how far the rendered answer moved from its place in `text`.
+        """
+        last = len(conversation.messages) - 1
+        before = conversation.first(last)
+        asked = find_texts(partial(self.turns.render, add_generation_prompt=True), before, prompt)
+        rendered = self.find_texts(conversation, text)
+        start = len(prompt) + len(thought)
+        texts = [*asked.found, *([MessageText(len(prompt), start, last, REASONING)] if thought else ())]
+        texts += [
+            MessageText(max(written.start + shift, start), written.end + shift, last, written.kind)
+            for written in rendered.found
+            if written.message == last and written.end + shift > start
+        ]
+        return MessageTexts(texts, rendered.has_answers)
 
     def find_skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
         """Find the skeleton of a sequence of roles, if it has one, and its answers are known."""

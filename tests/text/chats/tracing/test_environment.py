@@ -63,7 +63,7 @@ def trace_blind(source, messages):
     texts, stripped = _split_pieces(plan) if plan is not None else ([], [])
     if guards is None or len(stripped) != len(messages):
         return None
-    example = ExampleOutline([text.encode() for text in texts], stripped, [(len(texts) - 1, 0)], [], [], guards)
+    example = ExampleOutline([text.encode() for text in texts], stripped, [], (len(texts) - 1, 0), [], [], guards)
     roles = [message["role"] for message in messages]
     return example if stretch(example, roles, roles) == example else None
 

@@ -215,8 +215,10 @@ class ExampleOutline(NamedTuple):
     """The pieces of text around the contents."""
     stripped: list[bool]
     """For each content whether it is written without space around it."""
-    places: list[tuple[int, int]]
-    """Where trained ranges begin and end, and then the start of the last answer: a piece, and bytes from its start."""
+    changes: list[tuple[int, int, int]]
+    """Where the code of bytes changes: a piece, bytes from its start, and the new code."""
+    last_answer: tuple[int, int]
+    """Where the last answer begins."""
     counts: list[tuple[str, int]]
     refused_starts: list[tuple[int, str]]
     """Messages, and what their text must not begin with."""
@@ -238,21 +240,22 @@ def stretch(example: ExampleOutline, roles: Sequence[str], new_roles: Sequence[s
         return None
     messages = [_find_source(index, NUM_HEAD - 1, new_length - 1, length) for index in range(new_length)]
     pieces = [_find_source(index, NUM_HEAD, new_length - 1, length) for index in range(new_length + 1)]
-    *trained, (last_piece, last_offset) = example.places
+    last_piece, last_offset = example.last_answer
     from_end = len(example.texts) - last_piece
     # Other counts depend on the number of answers.
     is_counted_once = all(name.startswith("found_by_") and count == 1 for name, count in example.counts)
     if [roles[message] for message in messages] != list(new_roles) or from_end > _NUM_TAIL or not is_counted_once:
         return None
-    offsets: dict[int, list[int]] = {}
-    for piece, offset in trained:
-        offsets.setdefault(piece, []).append(offset)
-    places = [(index, offset) for index, piece in enumerate(pieces) for offset in offsets.get(piece, ())]
+    of_piece: dict[int, list[tuple[int, int]]] = {}
+    for piece, offset, code in example.changes:
+        of_piece.setdefault(piece, []).append((offset, code))
+    changes = [(index, *change) for index, piece in enumerate(pieces) for change in of_piece.get(piece, ())]
     starts = dict(example.refused_starts)
     return ExampleOutline(
         [example.texts[piece] for piece in pieces],
         [example.stripped[message] for message in messages],
-        [*places, (len(pieces) - from_end, last_offset)],
+        changes,
+        (len(pieces) - from_end, last_offset),
         example.counts,
         [(index, starts[message]) for index, message in enumerate(messages) if message in starts],
         [example.guards[message] for message in messages],
